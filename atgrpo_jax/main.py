@@ -105,8 +105,8 @@ def main(argv: list[str]) -> int:
     # jax is imported here, so that mistakes in the flags are reported sooner.
     from atgrpo_jax import api
     from atgrpo_jax.distributed import hosts
-    from atgrpo_jax.io import metrics
-    metrics.report_compilations()
+    from atgrpo_jax.io import progress
+    progress.watch()
     workdir = files.as_path(_WORKDIR.value)
     stack.enter_context(files.disk_errors_as_user_errors(workdir))
     # The processes of the run start before jax has threads.

@@ -1,4 +1,4 @@
-"""Metrics of a run: the record, other writers, timers, and progress.
+"""Metrics of a run: the record, other writers, timers, and lines of steps.
 
 `metrics.jsonl` in the workdir is the record: one JSON object per step,
 `{"step": 3, "shared/loss": 0.25, ...}`, with null for NaN and infinity. It
@@ -22,7 +22,6 @@ import math
 import os
 import pathlib
 import resource
-import threading
 import time
 from typing import Any
 
@@ -34,10 +33,7 @@ from tensorboardX.proto import summary_pb2
 from atgrpo_jax import errors
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import files
-
-# jax records its start and its duration.
-_COMPILE = '/jax/core/compile/backend_compile_duration'
-_SILENT_SECONDS = 4.0
+from atgrpo_jax.io import progress
 
 
 class MetricsWriter:
@@ -243,7 +239,8 @@ class StepClock:
   def part(self, name: str) -> Iterator[None]:
     """Adds the time of the block to part `name`; parts do not nest."""
     start = time.perf_counter()
-    with jax.profiler.TraceAnnotation(name):
+    with (jax.profiler.TraceAnnotation(name),
+          progress.activity(lambda: f'{name} …')):
       yield
     self._parts[name] += time.perf_counter() - start
 
@@ -276,35 +273,6 @@ def profile(
     yield
 
 
-def report_compilations() -> None:
-  """Names a program that is compiling, once in `_SILENT_SECONDS`."""
-  names = {}  # Thread -> the program that it compiles.
-
-  def start(event: str, value: float, *, fun_name: str = '', **kwargs) -> None:
-    del value, kwargs
-    if event == _COMPILE:
-      name = fun_name.removeprefix('jit(').removesuffix(')')
-      names[threading.get_ident()] = name
-
-  def end(event: str, seconds: float, **kwargs) -> None:
-    del seconds, kwargs
-    if event == _COMPILE:
-      names.pop(threading.get_ident())
-
-  def watch() -> None:
-    printed = time.monotonic()
-    while True:
-      time.sleep(_SILENT_SECONDS / 8)
-      now, compiling = time.monotonic(), list(names.values())
-      if compiling and now >= printed + _SILENT_SECONDS:
-        printed = now
-        print(f'compiling {compiling[0]} …', flush=True)
-
-  jax.monitoring.register_scalar_listener(start)
-  jax.monitoring.register_event_duration_secs_listener(end)
-  threading.Thread(target=watch, daemon=True).start()
-
-
 class CompileCounter:
   """Counts the programs that jax compiles or loads from its cache."""
 
@@ -326,7 +294,7 @@ class CompileCounter:
 
   def _on_duration(self, event: str, seconds: float, **kwargs) -> None:
     del kwargs
-    if event == _COMPILE:
+    if event == progress.COMPILE:
       self._requested += 1
       self._seconds += seconds
 

@@ -24,6 +24,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.distributed import mesh as mesh_lib
+from atgrpo_jax.io import progress
 from atgrpo_jax.io import signals
 from atgrpo_jax.learner import batching
 from atgrpo_jax.rl import returns as returns_lib
@@ -38,9 +39,6 @@ from environments import env_api
 # Chunks between two stop checks if there are several processes. A check waits
 # for the devices; eight chunks take a few seconds.
 _CHUNKS_PER_STOP_CHECK = 8
-# Silence before a line of progress. The first comes after half of it, because
-# an update may precede it; long plays print one in a tenth of their duration.
-_SILENT_SECONDS = 4.0
 # At most so many per message to a worker: a slow program delays few others.
 _STEPS_PER_BATCH = 4
 _MAX_REWARD = float(np.finfo(np.float32).max)
@@ -130,7 +128,7 @@ class EpisodeRunner:
     While the devices sample a chunk for some episodes, the workers step the
     environments of others. The next chunk waits for both. The duration of
     environment steps therefore changes no bit of the result, and all processes
-    of a run sample the same batches. Long plays print their progress.
+    of a run sample the same batches.
 
     Raises Stopped in all processes if `is_stopped` returns True in one.
     """
@@ -153,37 +151,36 @@ class EpisodeRunner:
         waiting[index] = (
             begin(pending) if isinstance(pending, list) else pending)
 
-    begun = time.monotonic()
-    printed = begun - _SILENT_SECONDS / 2
-    indices, num_chunks = begin(episodes), itertools.count()
-    while waiting:
-      self._check_stopped(next(num_chunks))
-      now = time.monotonic()
-      if now > printed + max(_SILENT_SECONDS, (now - begun) / 10):
-        printed = now
-        print(f'sampling: {sum(i in results for i in indices)} of '
-              f'{len(indices)} episodes, '
-              f'{self.usage.completion_tokens:,} tokens', flush=True)
-      batches = self._start_steps()
-      start = time.perf_counter()
-      for engine in self._engines.values():
-        engine.dispatch()
-      self.usage.sample_seconds += time.perf_counter() - start
-      steps = self._finish_steps(batches)
-      for index, pending in sorted(waiting.items()):
-        if isinstance(pending, PendingSteps):
-          finished = [steps[i] for i in pending.indices]
-          self.usage.infrastructure_failures += sum(
-              map(tree_lib.failed, finished))
-          resume(index, finished)
-      self._collect_samples()
-      for index, pending in sorted(waiting.items()):
-        if isinstance(pending, PendingSamples) and None not in pending.groups:
-          resume(index, pending.groups)
-      # Nested episodes, which have larger indices, finish first.
-      for index, pending in sorted(waiting.items(), reverse=True):
-        if isinstance(pending, range) and results.keys() >= set(pending):
-          resume(index, [results.pop(i) for i in pending])
+    def describe():
+      num_finished = sum(index in results for index in indices)
+      return (f'sampling: {num_finished} of {len(indices)} episodes, '
+              f'{self.usage.completion_tokens:,} tokens')
+
+    indices = begin(episodes)
+    with progress.activity(describe):
+      num_chunks = itertools.count()
+      while waiting:
+        self._check_stopped(next(num_chunks))
+        batches = self._start_steps()
+        start = time.perf_counter()
+        for engine in self._engines.values():
+          engine.dispatch()
+        self.usage.sample_seconds += time.perf_counter() - start
+        steps = self._finish_steps(batches)
+        for index, pending in sorted(waiting.items()):
+          if isinstance(pending, PendingSteps):
+            finished = [steps[i] for i in pending.indices]
+            self.usage.infrastructure_failures += sum(
+                map(tree_lib.failed, finished))
+            resume(index, finished)
+        self._collect_samples()
+        for index, pending in sorted(waiting.items()):
+          if isinstance(pending, PendingSamples) and None not in pending.groups:
+            resume(index, pending.groups)
+        # Nested episodes, which have larger indices, finish first.
+        for index, pending in sorted(waiting.items(), reverse=True):
+          if isinstance(pending, range) and results.keys() >= set(pending):
+            resume(index, [results.pop(i) for i in pending])
     return [results[index] for index in indices]
 
   def reset(self, task: env_api.Task) -> env_api.State:

@@ -74,33 +74,6 @@ def test_blank_lines_in_the_record_are_no_damage(tmp_path):
   assert [values['step'] for values in metrics.read(tmp_path)] == [1, 2]
 
 
-def test_compiling_programs_are_named(monkeypatch, capsys):
-  listeners = []
-  for kind in ('scalar', 'event_duration_secs'):
-    monkeypatch.setattr(
-        jax.monitoring, f'register_{kind}_listener', listeners.append)
-  monkeypatch.setattr(metrics, '_SILENT_SECONDS', 0.2)
-  metrics.report_compilations()
-  start, end = listeners
-
-  def compile_program(fun_name, num_lines):
-    for event in (metrics._COMPILE, '/jax/another'):
-      start(event, 0.0, fun_name=fun_name)
-    printed = ''
-    while printed.count('\n') < num_lines:
-      time.sleep(0.05)
-      printed += capsys.readouterr().out
-    for event in (metrics._COMPILE, '/jax/another'):
-      end(event, 1.0, fun_name=fun_name)
-    return printed
-
-  assert compile_program('jit(decode)', 2) == 2 * 'compiling decode …\n'
-  time.sleep(0.5)
-  assert compile_program('step', 1) == 'compiling step …\n'
-  time.sleep(0.5)  # Nothing compiles.
-  assert capsys.readouterr().out == ''
-
-
 def test_resume_writes_no_line_twice(tmp_path):
   writer = metrics.MetricsWriter(tmp_path, writers=('tensorboard',))
   for step in range(3):

@@ -2,7 +2,6 @@
 
 from concurrent import futures
 import dataclasses
-import itertools
 import time
 
 import jax
@@ -11,7 +10,6 @@ import pytest
 
 from atgrpo_jax import model
 from atgrpo_jax import types
-from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.sampling import engine as engine_lib
@@ -93,25 +91,6 @@ def test_steps_of_all_episodes_are_spread_over_the_workers(num_workers, sizes):
   steps = runner.play([episode(name) for name in 'ABCDEFGHI'])
   assert [step.state.task_id for step, in steps] == [*'ABCDEFGHI']
   assert messages == sizes
-
-
-def test_progress_is_printed_less_often_in_a_long_play(monkeypatch, capsys):
-  runner = scripted.make_runner({'one': {}, 'two': {}})
-  runner.usage.completion_tokens = 1234
-  # The clock is read at the start and before each round, 3 seconds apart.
-  monkeypatch.setattr(
-      runner_lib.time, 'monotonic', itertools.count(0, 3).__next__)
-
-  def episode(num_rounds):
-    for turn in range(num_rounds):
-      yield runner.step_environments(
-          [scripted.State('A', goal=5)], [{'a': '2'}], task_id='A', turn=turn)
-
-  runner.play([episode(2), episode(40)])
-  lines = capsys.readouterr().out.splitlines()
-  # At 3, 9, ..., 57, 66, 75, 84, 96 and 108 seconds.
-  assert lines == ['sampling: 0 of 2 episodes, 1,234 tokens'] + 14 * [
-      'sampling: 1 of 2 episodes, 1,234 tokens']
 
 
 @pytest.mark.parametrize('keep_truncated', [True, False])

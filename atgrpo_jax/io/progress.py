@@ -1,0 +1,89 @@
+"""Says what the program is doing if the terminal has been silent for seconds.
+
+Only the command line calls `watch`; otherwise activities print nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import contextlib
+import functools
+import sys
+import threading
+import time
+from typing import TextIO
+
+import jax
+
+# jax records the start and the duration of a compilation.
+COMPILE = '/jax/core/compile/backend_compile_duration'
+_SILENT_SECONDS = 4.0
+
+_activities: list[Callable[[], str]] = []  # The innermost is the last.
+
+
+@contextlib.contextmanager
+def activity(describe: Callable[[], str]) -> Iterator[None]:
+  """Names what the body does; another thread calls `describe` for a line."""
+  _activities.append(describe)
+  try:
+    yield
+  finally:
+    _activities.remove(describe)
+
+
+class _Stdout:
+  """A stream that remembers when it was written to."""
+
+  def __init__(self, stream: TextIO):
+    self._stream, self.written = stream, time.monotonic()
+
+  def write(self, text: str) -> int:
+    self.written = time.monotonic()
+    return self._stream.write(text)
+
+  def __getattr__(self, name: str):
+    return getattr(self._stream, name)
+
+
+def watch() -> None:
+  """Prints the innermost activity, or the program that jax compiles.
+
+  A line comes after `_SILENT_SECONDS` without any, and in a long silence only
+  when a tenth of it has passed since the last one.
+  """
+  stdout = sys.stdout = _Stdout(sys.stdout)
+  compiling = {}  # Thread -> its activity.
+
+  def start(event: str, value: float, *, fun_name: str = '', **kwargs) -> None:
+    del value, kwargs
+    if event == COMPILE:
+      name = fun_name.removeprefix('jit(').removesuffix(')')
+      describe = functools.partial('compiling {} …'.format, name)
+      compiling[threading.get_ident()] = describe
+      _activities.append(describe)
+
+  def end(event: str, seconds: float, **kwargs) -> None:
+    del seconds, kwargs
+    if event == COMPILE:
+      _activities.remove(compiling.pop(threading.get_ident()))
+
+  def speak() -> None:
+    others_wrote = spoken = stdout.written
+    while sys.stdout is stdout:  # Ends if the output is redirected.
+      time.sleep(_SILENT_SECONDS / 8)
+      if stdout.written != spoken:
+        others_wrote = stdout.written
+      if _is_due(time.monotonic(), stdout.written, others_wrote):
+        for describe in list(_activities)[-1:]:
+          print(describe(), flush=True)
+          spoken = stdout.written
+
+  jax.monitoring.register_scalar_listener(start)
+  jax.monitoring.register_event_duration_secs_listener(end)
+  threading.Thread(target=speak, daemon=True).start()
+
+
+def _is_due(now: float, written: float, others_wrote: float) -> bool:
+  """Whether a line should follow the last ones, by anyone and by others."""
+  return now - written >= max(_SILENT_SECONDS, (now - others_wrote) / 10)

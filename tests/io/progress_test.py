@@ -1,0 +1,87 @@
+"""Lines of progress break a silence, and only a silence."""
+
+import sys
+import time
+
+import jax
+
+from atgrpo_jax.io import metrics
+from atgrpo_jax.io import progress
+from tests.rollout import scripted
+
+
+def _watch(monkeypatch):
+  """Watches the captured output of a test; returns jax's listeners."""
+  listeners = []
+  for kind in ('scalar', 'event_duration_secs'):
+    monkeypatch.setattr(
+        jax.monitoring, f'register_{kind}_listener', listeners.append)
+  monkeypatch.setattr(progress, '_SILENT_SECONDS', 0.2)
+  monkeypatch.setattr(progress, '_activities', [])
+  monkeypatch.setattr(sys, 'stdout', sys.stdout)  # Ends the thread.
+  progress.watch()
+  return listeners
+
+
+def _lines(capsys, num_lines):
+  """Waits until so many lines are printed."""
+  printed, end = '', time.monotonic() + 30
+  while printed.count('\n') < num_lines and time.monotonic() < end:
+    time.sleep(0.05)
+    printed += capsys.readouterr().out
+  return printed.splitlines()
+
+
+def test_compiling_programs_are_named(monkeypatch, capsys):
+  start, end = _watch(monkeypatch)
+
+  def compile_program(fun_name, num_lines):
+    for event in (progress.COMPILE, '/jax/another'):
+      start(event, 0.0, fun_name=fun_name)
+    lines = _lines(capsys, num_lines)
+    for event in (progress.COMPILE, '/jax/another'):
+      end(event, 1.0, fun_name=fun_name)
+    return lines
+
+  assert compile_program('jit(decode)', 2) == 2 * ['compiling decode …']
+  time.sleep(0.5)  # Nothing happens.
+  assert capsys.readouterr().out == ''
+  with metrics.StepClock().part('update'):
+    assert compile_program('step', 1) == ['compiling step …']
+    assert _lines(capsys, 1) == ['update …']
+
+
+def test_other_lines_end_a_silence(monkeypatch, capsys):
+  _watch(monkeypatch)
+  with progress.activity(lambda: 'busy'):
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+      print('other')
+      time.sleep(0.01)
+    assert 'busy' not in capsys.readouterr().out
+    assert _lines(capsys, 1) == ['busy']
+
+
+def test_lines_are_rarer_in_a_long_silence():
+  written, lines = 0, []
+  for now in range(61):
+    if progress._is_due(now, written, others_wrote=0):
+      lines.append(written := now)
+  assert lines == [*range(4, 41, 4), 45, 50, 56]
+
+
+def test_sampling_counts_episodes_and_tokens(monkeypatch, capsys):
+  _watch(monkeypatch)
+  runner = scripted.make_runner({'one': {}, 'two': {}})
+  runner.usage.completion_tokens = 1234
+  seen = []
+
+  def episode(num_turns):
+    for turn in range(num_turns):
+      yield runner.step_environments(
+          [scripted.State('A', goal=5)], [{'a': '2'}], task_id='A', turn=turn)
+    if num_turns == 2:
+      seen.extend(_lines(capsys, 1))
+
+  runner.play([episode(1), episode(2)])
+  assert seen == ['sampling: 1 of 2 episodes, 1,234 tokens']
