@@ -6,12 +6,18 @@ from configs import common
 from environments import env_api
 from environments import text
 
+EXAMPLES = [  # Without them, SmolLM2 does not use this form.
+    {'role': 'user', 'content': 'What is 11 + 12?'},
+    {'role': 'assistant', 'content': '#### 23'},
+    {'role': 'user', 'content': 'What is 6 + 2? Proposal: 7.'},
+    {'role': 'assistant', 'content': '#### 8'}]
+
 
 def tasks(split):
-  pairs = [(a, b) for a in range(10, 50) for b in range(10, 50)]
+  pairs = [(a, b) for a in range(1, 20) for b in range(1, 20)]
   random.Random(0).shuffle(pairs)  # The order is equal at every start.
-  parts = {'train': pairs[:1200], 'validation': pairs[1200:1300]}
-  parts['test'] = pairs[1300:]
+  parts = {'train': pairs[:241], 'validation': pairs[241:281]}
+  parts['test'] = pairs[281:]
   return [{'a': a, 'b': b} for a, b in parts[split]]
 
 
@@ -25,9 +31,10 @@ class Sums:
     return task | {'proposal': 'none'}
 
   def observe(self, state, role):
-    return [{'role': 'user', 'content': (
-        f'You are the {role}. What is {state["a"]} + {state["b"]}? '
-        f'Proposal: {state["proposal"]}. End with the line #### NUMBER')}]
+    question = f'What is {state["a"]} + {state["b"]}?'
+    if role == 'checker':
+      question += f' Proposal: {state["proposal"]}.'
+    return [*EXAMPLES, {'role': 'user', 'content': question}]
 
   def step(self, state, actions):
     (role, reply), = actions.items()
@@ -46,8 +53,8 @@ def make_environment(**_):
 def get_config():
   c = common.base_config('135m')
   common.use_small_model(
-      c, c.model.folder, max_new_tokens=64, prompt_buckets=(128,),
-      completion_buckets=(64,), learning_rate=1e-5)
+      c, c.model.folder, max_new_tokens=16, prompt_buckets=(128,),
+      completion_buckets=(16,), learning_rate=1e-5)
   c.environment.module = 'sums'
   c.train.num_steps = 20
   return c.lock()

@@ -7,13 +7,13 @@ from models import pretrain
 
 def demonstrate(rng, role, kinds, group_size):
   """Several answers to a random prompt of a role."""
-  a, b = (int(x) for x in rng.integers(10, 50, 2))
+  a, b = (int(x) for x in rng.integers(1, 20, 2))
   state = {'a': a, 'b': b, 'proposal': 'none'}
   if role == 'checker':
     state['proposal'] = a + b + int(rng.integers(-9, 10))
   messages = sums.Sums().observe(state, role)
   return pretrain.Demonstration(state, messages, tuple(
-      f'#### {a + b if kind == "right" else rng.integers(20, 99)}'
+      f'#### {a + b if kind == "right" else rng.integers(2, 39)}'
       for kind in pretrain.draw_kinds(rng, kinds, group_size)))
 
 
