@@ -8,10 +8,7 @@ from configs import plan_path
 
 
 def get_config(arg: str = ''):
-  """Returns plan_path.py:size=nano with fewer steps and fewer shapes.
-
-  Most of the time before the second step is compilation.
-  """
+  """Returns plan_path.py:size=nano with fewer steps and compiled shapes."""
   common.parse_arg(arg)  # There are no arguments.
   c = plan_path.get_config('size=nano')
   c.dataset.train = 'train[:1000]'  # Reading all 10,000 takes seconds.
