@@ -31,6 +31,7 @@ from atgrpo_jax.huggingface import peft
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import metrics as metrics_lib
+from atgrpo_jax.io import progress
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
@@ -229,7 +230,8 @@ class Experiment:
 
   def tasks(self, split: str) -> list[env_api.Task]:
     """Loads the tasks of a split and checks that their prompts fit."""
-    with errors.as_user_error():
+    with (errors.as_user_error(),
+          progress.activity(lambda: f'reading split {split} …')):
       tasks = datasets.load(
           self.config.dataset.builder or self.config.environment.module, split,
           self.config.dataset.data_dir or None,

@@ -103,6 +103,8 @@ def main(argv: list[str]) -> int:
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())
     # jax is imported here, so that mistakes in the flags are reported sooner.
+    if not _DISTRIBUTED.value:
+      print('loading jax and other libraries …', flush=True)
     from atgrpo_jax import api
     from atgrpo_jax.distributed import hosts
     from atgrpo_jax.io import progress

@@ -13,15 +13,15 @@ def get_config(arg: str = ''):
   c = plan_path.get_config('size=nano')
   c.dataset.train = 'train[:1000]'  # Reading all 10,000 takes seconds.
   c.evaluation.validation = 'validation[:16]'
-  c.evaluation.test = 'test[:100]'
-  c.evaluation.validate_every = 6
+  c.evaluation.test = 'test[:64]'
+  c.evaluation.validate_every = 5
   c.rollout.num_tasks = 8
   c.rollout.max_new_tokens = 112
   c.buckets.prompt = (320, 1904)
-  c.buckets.completion = (40, 112)
+  c.buckets.completion = (112,)
   c.buckets.groups = (16,)
   c.optimizer.learning_rate = 2e-4
-  c.train.num_steps = 12
-  c.train.checkpoint_every = 6
+  c.train.num_steps = 10
+  c.train.checkpoint_every = 5
   c.train.diagnose_every = 0
   return c
