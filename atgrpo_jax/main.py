@@ -19,6 +19,7 @@ from ml_collections import config_flags
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import files
+from atgrpo_jax.io import progress
 from atgrpo_jax.io import signals
 
 if typing.TYPE_CHECKING:
@@ -102,13 +103,12 @@ def main(argv: list[str]) -> int:
   stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())
-    # jax is imported here, so that mistakes in the flags are reported sooner.
-    if not _DISTRIBUTED.value:
-      print('loading jax and other libraries …', flush=True)
-    from atgrpo_jax import api
-    from atgrpo_jax.distributed import hosts
-    from atgrpo_jax.io import progress
     progress.watch()
+    # jax is imported here, so that mistakes in the flags are reported sooner.
+    with progress.activity(lambda: 'loading jax and other libraries …'):
+      from atgrpo_jax import api
+      from atgrpo_jax.distributed import hosts
+      progress.watch_compilations()
     workdir = files.as_path(_WORKDIR.value)
     stack.enter_context(files.disk_errors_as_user_errors(workdir))
     # The processes of the run start before jax has threads.

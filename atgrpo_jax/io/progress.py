@@ -13,8 +13,6 @@ import threading
 import time
 from typing import TextIO
 
-import jax
-
 # jax records the start and the duration of a compilation.
 COMPILE = '/jax/core/compile/backend_compile_duration'
 _SILENT_SECONDS = 4.0
@@ -47,12 +45,30 @@ class _Stdout:
 
 
 def watch() -> None:
-  """Prints the innermost activity, or the program that jax compiles.
+  """Prints the innermost activity from now on.
 
   A line comes after `_SILENT_SECONDS` without any, and in a long silence only
   when a tenth of it has passed since the last one.
   """
   stdout = sys.stdout = _Stdout(sys.stdout)
+
+  def speak() -> None:
+    others_wrote = spoken = stdout.written
+    while sys.stdout is stdout:  # Ends if the output is redirected.
+      time.sleep(_SILENT_SECONDS / 8)
+      if stdout.written != spoken:
+        others_wrote = stdout.written
+      if _is_due(time.monotonic(), stdout.written, others_wrote):
+        for describe in list(_activities)[-1:]:
+          print(describe(), flush=True)
+          spoken = stdout.written
+
+  threading.Thread(target=speak, daemon=True).start()
+
+
+def watch_compilations() -> None:
+  """Makes each compilation of jax an activity."""
+  import jax  # Here, because `watch` must not wait for it.
   compiling = {}  # Thread -> its activity.
 
   def start(event: str, value: float, *, fun_name: str = '', **kwargs) -> None:
@@ -68,20 +84,8 @@ def watch() -> None:
     if event == COMPILE:
       _activities.remove(compiling.pop(threading.get_ident()))
 
-  def speak() -> None:
-    others_wrote = spoken = stdout.written
-    while sys.stdout is stdout:  # Ends if the output is redirected.
-      time.sleep(_SILENT_SECONDS / 8)
-      if stdout.written != spoken:
-        others_wrote = stdout.written
-      if _is_due(time.monotonic(), stdout.written, others_wrote):
-        for describe in list(_activities)[-1:]:
-          print(describe(), flush=True)
-          spoken = stdout.written
-
   jax.monitoring.register_scalar_listener(start)
   jax.monitoring.register_event_duration_secs_listener(end)
-  threading.Thread(target=speak, daemon=True).start()
 
 
 def _is_due(now: float, written: float, others_wrote: float) -> bool:

@@ -20,6 +20,7 @@ def _watch(monkeypatch):
   monkeypatch.setattr(progress, '_activities', [])
   monkeypatch.setattr(sys, 'stdout', sys.stdout)  # Ends the thread.
   progress.watch()
+  progress.watch_compilations()
   return listeners
 
 
