@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import pathlib
 import re
@@ -109,6 +110,8 @@ def main(argv: list[str]) -> int:
       from atgrpo_jax import api
       from atgrpo_jax.distributed import hosts
       progress.watch_compilations()
+    # Collections skip the objects of these modules. They took a second at exit.
+    gc.freeze()
     workdir = files.as_path(_WORKDIR.value)
     stack.enter_context(files.disk_errors_as_user_errors(workdir))
     # The processes of the run start before jax has threads.

@@ -265,6 +265,7 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
 
   if arg.debug:
     shrink_for_debug(c)
+    c.environment.max_turns = 2
   apply_system(c, arg, SYSTEMS[arg.system])
   return c
 
