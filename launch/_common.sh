@@ -61,8 +61,8 @@ parse_options() {
       fi
       printf -v "${option//-/_}" %s "$value"
     else
-      stop "unknown option $1; see --help (config overrides follow --, as in" \
-        "-- $1)"
+      stop "unknown option $1; see --help (overrides of the config, such as" \
+        '--config.train.num_steps=8, follow --)'
     fi
     shift
   done
