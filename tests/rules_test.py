@@ -312,8 +312,8 @@ def test_surrogate():
     ('other_rules:fails', "raised KeyError: 'lost'"),
     ('other_rules:none', 'returned None'),
     ('other_rules:large', 'returned 3; expected a float array of shape (2, 3)'),
-    ('other_rules:row', 'float32[2,1]'),
-    ('other_rules:whole', 'int32[2,3]'),
+    ('other_rules:row', 'returned float32[2,1]; expected'),
+    ('other_rules:whole', 'returned int32[2,3]; expected'),
     ('other_rules:branch', 'raised TracerBoolConversionError: Attempted bool'),
     ('other_rules:loop', 'raised ValueError: Reverse-mode differentiation')])
 def test_bad_surrogate_is_named(rule, words):

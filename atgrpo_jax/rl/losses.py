@@ -123,9 +123,10 @@ class LossSpec:
         advantages, self)
     if getattr(gain, 'shape', None) != ratio.shape or not jnp.issubdtype(
         gain.dtype, jnp.floating):
+      returned = jax.typeof(gain) if hasattr(gain, 'shape') else repr(gain)
       raise errors.UserError(
-          f'loss.surrogate={self.surrogate!r} returned {gain!r:.100}; expected '
-          f'a float array of shape {ratio.shape}.')
+          f'loss.surrogate={self.surrogate!r} returned {returned!s:.100}; '
+          f'expected a float array of shape {ratio.shape}.')
     return gain
 
   def _check_surrogate(self):

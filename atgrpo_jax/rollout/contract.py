@@ -150,8 +150,7 @@ def check_ended(
     raise errors.UserError(
         f'{type(environment).__name__}.step returned done=False '
         f'{_where(roles, task_id, turn)}, the last phase of the last turn; '
-        'there, return done=True, with truncated=True if the task is not '
-        'solved.')
+        'there, return done=True.')
 
 
 class _Call(contextlib.AbstractContextManager):
