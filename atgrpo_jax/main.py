@@ -118,7 +118,8 @@ def main(argv: list[str]) -> int:
     run = stack.enter_context(api.Run(_CONFIG.value, workdir, stop=stop))
     if _DISTRIBUTED.value:
       stack.enter_context(hosts.ExitOnError(_report))
-      with progress.activity(lambda: 'waiting for all processes to start …'):
+      with stop.exit_at_once(), progress.activity(
+          lambda: 'waiting for all processes to start …'):
         hosts.initialize(**process)
     if not hosts.is_first():
       null = stack.enter_context(open(os.devnull, 'w'))

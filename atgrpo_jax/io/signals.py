@@ -45,6 +45,7 @@ class StopFlag:
     self.name = ''  # The first signal, such as 'SIGTERM'.
     self._is_held = False
     self._is_deferred = False
+    self._exits_at_once = False
     self._ignored = 0  # Number of the signal whose exception was ignored.
 
   @contextlib.contextmanager
@@ -86,6 +87,15 @@ class StopFlag:
       yield
     finally:
       self._is_deferred = False
+
+  @contextlib.contextmanager
+  def exit_at_once(self) -> Iterator[None]:
+    """Lets a signal end the process while the block waits outside Python."""
+    self._exits_at_once = True
+    try:
+      yield
+    finally:
+      self._exits_at_once = False
 
   def hold(self) -> None:
     """Marks that the run has unsaved state."""
@@ -136,6 +146,8 @@ class StopFlag:
             f'{signal.Signals(number).name}: stopping'
             + ' after this update' * self._is_held
             + '; press again to end now' * _is_ctrl_c(number), flush=True)
+        if self._exits_at_once:
+          os._exit(STOPPED)
 
   def _message(self) -> str:
     return (f'stopped by {self.name}, with nothing to save; the same command '

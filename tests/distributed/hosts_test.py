@@ -16,6 +16,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import train
+from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import tree as tree_lib
 from tests import echo
 
@@ -97,6 +98,19 @@ def test_two_processes_equal_one_process_after_a_kill(echo_folder, tmp_path):
   jax.tree.map(
       lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
       found, expected)
+
+
+def test_signal_ends_a_process_that_waits_for_another(echo_folder, tmp_path):
+  waits, missing = _start(echo_folder, tmp_path)
+  missing.kill()
+  missing.communicate()
+  for line in waits.stdout:
+    if line.startswith('waiting for all processes'):
+      break
+  waits.terminate()
+  stdout, stderr = waits.communicate(timeout=60)
+  assert waits.returncode == signals.STOPPED, stderr
+  assert 'SIGTERM: stopping\n' in stdout
 
 
 @pytest.mark.long
