@@ -102,7 +102,8 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
 def _algorithm(config: Mapping[str, Any]) -> str:
   rollout, critic = config['rollout'], config['critic']['kind']
   if config['environment']['team'] == 'solo' and critic == 'none':
-    return 'GRPO of a single agent'
+    name = 'AT-GRPO' if rollout['mode'] == 'tree' else 'GRPO'
+    return f'{name} of a single agent'
   name = {
       'tree': 'AT-GRPO', 'parallel': 'GRPO',
       'joint': {'none': 'MAGRPO', 'independent': 'IAC', 'central': 'MAAC'}[

@@ -39,7 +39,8 @@ class Sums:
   def step(self, state, actions):
     (role, reply), = actions.items()
     answer, done = text.last_answer(reply), role == 'checker'
-    valid, right = type(answer) is int, answer == state['a'] + state['b']
+    valid = type(answer) is int
+    right = valid and answer == state['a'] + state['b']
     outcome = env_api.Outcome.OK if valid else env_api.Outcome.PARSE_ERROR
     return env_api.Step(
         state=state | {'proposal': answer}, team_reward=float(right), done=done,
