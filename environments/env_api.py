@@ -158,6 +158,24 @@ class Environment(Protocol):
     """
 
 
+Qualities = tuple[tuple[str, float], ...]  # A role's last quality; hashable.
+
+
+def pay_change(
+    qualities: Qualities, role: str, quality: float,
+) -> tuple[float, Qualities]:
+  """Returns the change of a role's quality, and the new qualities.
+
+  Candidates of one group share the previous quality, so their rewards compare
+  the quality. Over an episode the rewards of a role add up to its last quality,
+  however many turns it takes.
+  """
+  previous = dict(qualities)
+  return (
+      quality - previous.get(role, 0.0),
+      tuple({**previous, role: quality}.items()))
+
+
 def check_options(
     max_turns: int, **choices: tuple[Any, Collection[Any]]) -> None:
   """Raises ValueError for a bad option of `make_environment`.

@@ -1,9 +1,9 @@
 """Returns: the reward of a step plus discounted later rewards.
 
 Except for 'episode_return', a return is `reward + alpha * continuation`. The
-continuation is the expected discounted team reward of later steps. Local
-rewards judge single actions and are not summed over turns, because that would
-reward delay. Only the lambda-returns of a critic sum them.
+continuation is the expected discounted team reward of later steps, without
+later local rewards. 'episode_return' and the lambda-returns of a critic sum the
+local rewards of a role, too.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def _to_go(rewards, team, roles, alpha, discount):
 def _of_episode(rewards, team, roles, alpha, discount):
   del discount
   roles, local = np.array(roles), rewards - alpha * team
-  means = np.array([local[roles == role].mean() for role in roles])
-  return alpha * team.sum() + means
+  sums = np.array([local[roles == role].sum() for role in roles])
+  return alpha * team.sum() + sums
 
 
 # Return type, as defined in docs/algorithms.md -> function (rewards, team,

@@ -36,8 +36,10 @@ Reward terms, all in [-1, 1] (`reward_terms` logs them before weighting):
                              is no move                         the run
 
 No term is an oracle. Progress is undiscounted potential shaping, so it
-telescopes and a loop pays nothing. A move without effect pays less than a
-random one. No move pays less than a malformed answer.
+telescopes and a loop pays nothing. A proposer is paid the change of its
+weighted terms since its previous proposal, so a longer episode pays no more. A
+move without effect pays less than a random one. No move pays less than a
+malformed answer.
 
 Presets of weights (`REWARDS`):
 
@@ -277,6 +279,8 @@ class State:
   turn: int = 0  # Completed turns.
   # Proposals of this turn, until a move is played.
   proposals: tuple[Proposal, ...] = ()
+  # Proposing role -> weighted terms of its last proposal.
+  qualities: env_api.Qualities = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,19 +334,20 @@ class BoardGame:
     if role != self.roles[-1]:
       terms = {'plan_solved': float(solved)} | {
           f'plan_{name}': value for name, value in terms.items()}
+      reward, qualities = env_api.pay_change(
+          state.qualities, role, self._weigh(terms))
       state = dataclasses.replace(
-          state, proposals=(*state.proposals, proposal))
+          state, proposals=(*state.proposals, proposal), qualities=qualities)
       success = truncated = False
     else:
-      state = State(state.task_id, after, state.turn + 1)
+      state = State(
+          state.task_id, after, state.turn + 1, qualities=state.qualities)
       success = solved
       truncated = not success and state.turn >= self.max_turns
       terms = {'solved': float(success)} | terms
+      reward = self._weigh(terms)
     return env_api.Step(
-        state=state, team_reward=float(success),
-        local_rewards={role: sum(
-            self.weights.get(name, 0.0) * value
-            for name, value in terms.items())},
+        state=state, team_reward=float(success), local_rewards={role: reward},
         reward_terms=terms, done=success or truncated, success=success,
         truncated=truncated, outcomes={role: outcome},
         program_runs=int(proposal.program is not None))
@@ -359,6 +364,10 @@ class BoardGame:
         if content:
           shown[f'{proposal.role}: {name}'] = text.shorten(content, limit)
     return shown
+
+  def _weigh(self, terms: Mapping[str, float]) -> float:
+    return sum(
+        self.weights.get(name, 0.0) * value for name, value in terms.items())
 
   def _run_program(
       self, state: State, role: str,

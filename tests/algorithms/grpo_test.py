@@ -27,14 +27,14 @@ RETURNS = {
     # Role a in turn 0 of episode 0: .1 local, and .5 of the team three steps
     # later, discounted by .5 for each.
     'return_to_go': (.1625, 1, .3, .325, .4, .35, 0, .6, .1),
-    # Role a: .5 + (.1 + .1) / 2 = .6, .5 + .5 = 1 and (.3 + 0) / 2 = .15.
-    # Role b: .5 + (.2 + .1) / 2 = .65, no action, and (.4 + .1) / 2 = .25.
-    'episode_return': (.6, 1, .15, .65, .25, .6, .15, .65, .25),
+    # Role a: .5 + .1 + .1 = .7, .5 + .5 = 1 and .3 + 0 = .3.
+    # Role b: .5 + .2 + .1 = .8, no action, and .4 + .1 = .5.
+    'episode_return': (.7, 1, .3, .8, .5, .7, .3, .8, .5),
 }
 # Means over actions; an episode return has weight 1 per role and episode.
 MEANS = {
     'immediate': 2.8 / 9, 'return_to_go': 3.2375 / 9,
-    'episode_return': 2.65 / 5}
+    'episode_return': 3.3 / 5}
 
 
 def play(return_type, policies=None):

@@ -44,18 +44,17 @@ class Script:
 RETURNS_TO_GO = (
     .1 + .25, .1, .2 + .125, .2, .1 + .5, .2, 0 + .25, .1,
     1.3, 0, .1 + .5, 0, .1, 1.2, 0)
-# 1 for success and the mean of the role's local rewards: a gets 1 + (.1 + .3) /
-# 2, (.1 + 0) / 2, 1 + (.2 + .1) / 2 and (.2 + 0) / 2; b gets 1 + .1,
-# (.2 + .1) / 2, 1 + (0 + .2) / 2 and (.1 + 0) / 2.
-A, B = (1.2, .05, 1.15, .1), (1.1, .15, 1.1, .05)
+# 1 for success and the sum of the role's local rewards: a gets 1 + .1 + .3,
+# .1 + 0, 1 + .2 + .1 and .2 + 0; b gets 1 + .1, .2 + .1, 1 + 0 + .2 and .1 + 0.
+A, B = (1.4, .1, 1.3, .2), (1.1, .3, 1.2, .1)
 EPISODE_RETURNS = (*A, *B, *A, *B[1:])
-# Minus the means of each role, 2.5 / 4 = .625 and 2.4 / 4 = .6.
+# Minus the means of each role, 3 / 4 = .75 and 2.7 / 4 = .675.
 EPISODES = np.subtract(
-    EPISODE_RETURNS, 4 * [.625] + 4 * [.6] + 4 * [.625] + 3 * [.6])
-# For a, the squares of .575, .575, .525 and .525 have the mean .303125; for b,
-# those of .5, .45, .5 and .55 have the mean .25125.
+    EPISODE_RETURNS, 4 * [.75] + 4 * [.675] + 4 * [.75] + 3 * [.675])
+# For a, the squares of .65, .65, .55 and .55 have the mean .3625; for b, those
+# of .425, .375, .525 and .575 have the mean .231875.
 DEVIATIONS = np.sqrt(
-    4 * [.303125] + 4 * [.25125] + 4 * [.303125] + 3 * [.25125])
+    4 * [.3625] + 4 * [.231875] + 4 * [.3625] + 3 * [.231875])
 # Means of the returns to go of equal prompts.
 STEPS = np.subtract(RETURNS_TO_GO, (
     4 * [.975 / 4] + 2 * [.8 / 2] + 2 * [.35 / 2]
@@ -156,10 +155,10 @@ def test_mt_grpo_of_one_turn_without_the_outcome_is_grpo():
 
 
 def test_reinforce_pp():
-  # Each episode counts once per role: 4 x .303125 for a, 4 x .25125 for b.
+  # Each episode counts once per role: 4 x .3625 for a, 4 x .231875 for b.
   found = play('reinforce_pp', 'batch_std')
   np.testing.assert_allclose(
-      found, EPISODES / np.sqrt((1.2125 + 1.005) / 8), atol=1e-5)
+      found, EPISODES / np.sqrt((1.45 + .9275) / 8), atol=1e-5)
 
 
 class Blind(scripted.Counting):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.rl import returns
+from configs import common
 
 
 def test_chain_equals_generalised_advantage_estimation():
@@ -29,3 +30,19 @@ def test_chain_equals_generalised_advantage_estimation():
 def test_overlong_penalty(length, fraction, expected):
   found = returns.overlong_penalty(length, 100, fraction)
   assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_rows_of_plain_grpo_pay_the_same_total_for_an_episode():
+  # Two roles act in three turns, and alpha is 2. Both get the team's 2 x (.5 +
+  # 1) = 3; a also gets .1 + .3 + 0 = .4, and b .2 + .1 + .2 = .5.
+  team = np.array([0, 0, .5, 0, 0, 1])
+  rewards = 2 * team + [.1, .2, .3, .1, 0, .2]
+  found = returns.episode_returns(
+      rewards, team, tuple('ababab'), return_type='episode_return', alpha=2.0,
+      discount=0.5)
+  np.testing.assert_allclose(found, [3.4, 3.5] * 3)
+  for name, system in common.SYSTEMS.items():
+    if system.get('rollout.mode') == 'parallel' and name != 'hgpo':
+      terms = system.get('advantage.extra_terms', ())
+      assert 'episode_return' in {
+          system['rollout.return_type'], *(term[0] for term in terms)}, name

@@ -45,9 +45,9 @@ as in the paper.
 Doing nothing earns nothing. A reply without a program submits an empty one,
 which passes nothing. `compiles` and `smoke` are 0 for a program that prints
 nothing or returns None. A case is wrong if the empty program passes it, or if
-it repeats another case with different spacing. Local terms are paid in every
-turn, also for an unchanged program. Without a reference solution the tester's
-terms are not logged and pay 0.
+it repeats another case with different spacing. A role is paid the change of its
+weighted local terms since its previous action, so a longer episode pays no
+more. Without a reference solution the tester's terms are not logged and pay 0.
 
 Deviations from the authors' code:
 
@@ -104,6 +104,8 @@ class State:
   pass_rate: float = 0.0  # Fraction of golden tests that the program passes.
   # Describes the previous turn, or None in the first.
   report: prompts.Report | None = None
+  # Role -> weighted local terms of its last action.
+  qualities: env_api.Qualities = ()
 
   @property
   def task_id(self) -> str:
@@ -267,10 +269,11 @@ class Contest:
       outcome: _Outcome, *, team_reward: float, done: bool,
       agree: bool = False, program_runs: int) -> env_api.Step:
     success = done and state.pass_rate == 1.0
+    reward, qualities = env_api.pay_change(state.qualities, role, sum(
+        self.weights.get(name, 0.0) * x for name, x in terms.items()))
     return env_api.Step(
-        state=state, team_reward=team_reward,
-        local_rewards={role: sum(
-            self.weights.get(name, 0.0) * x for name, x in terms.items())},
+        state=dataclasses.replace(state, qualities=qualities),
+        team_reward=team_reward, local_rewards={role: reward},
         reward_terms=terms, done=done, success=success,
         truncated=done and not agree and not success,
         outcomes={role: outcome}, program_runs=program_runs)

@@ -150,6 +150,9 @@ def test_useless_moves_pay_less_than_random_play(case):
         (MALFORMED, ILLEGAL, EMPTY, UNIFORM, LEGAL)):
       assert (mean[less] < mean[more]).all(), (less, more)
     np.testing.assert_allclose(mean[EMPTY], mean[UNCHANGED])
+  for episodes in rewards.values():  # Changes of a proposer's quality.
+    for episode in episodes:
+      episode[:, 0] = episode[:, 0].cumsum()
   worst = [
       np.concatenate(rewards[way]).min(axis=0)
       for way in moves if way != MALFORMED]
