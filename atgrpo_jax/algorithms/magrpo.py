@@ -20,6 +20,10 @@ Deviations from the authors' code, CoMLRL 1.4.3, each with a test:
 2. A candidate in several joint actions gets the mean of their returns;
    `cross_credit='sum'` restores the sum.
 3. A joint action with an unknown reward is left out.
+4. Prompts use the model's chat template instead of plain text, and candidates
+   are sampled without top-p, so that the learner scores what was sampled.
+5. With one turn, the tasks of a step share one update. With several turns, the
+   preset `paper` makes one update per node, as version 1.2.6 does.
 """
 
 from __future__ import annotations

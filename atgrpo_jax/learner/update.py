@@ -30,7 +30,7 @@ from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import losses
 
-UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn')
+UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn', 'nodes')
 
 # Consecutive updates with non-finite gradients that stop the run.
 MAX_NONFINITE = 5
@@ -91,8 +91,9 @@ def update_policy(
   arXiv 2510.11062), as `loss.aggregation` defines it. Groups without an
   advantage are computed only if the loss has a penalty.
 
-  Order 'mixed' splits the groups among `num_updates` updates. The other orders
-  make one update per turn. `frozen_params` is the model under an adapter, and
+  Order 'mixed' splits the groups among `num_updates` updates. 'first_turn' and
+  'last_turn' make one update per turn, and 'nodes' one per node of each task's
+  tree, the deepest first. `frozen_params` is the model under an adapter, and
   `reference` the model of the KL penalty.
   """
   loss = policy.learner.loss
@@ -293,10 +294,16 @@ def _deal(groups, num_updates, order):
   """Deals the groups to the updates."""
   if order == 'mixed':
     return [groups[i::num_updates] for i in range(num_updates)]
-  turns = sorted(
-      {group.key.turn for group in groups}, reverse=order == 'last_turn')
-  return [
-      [group for group in groups if group.key.turn == turn] for turn in turns]
+  tasks = list(dict.fromkeys(group.key.task_id for group in groups))
+
+  def update_of(group):
+    key = group.key
+    return {
+        'first_turn': key.turn, 'last_turn': -key.turn,
+        'nodes': (tasks.index(key.task_id), -key.turn, key.branch)}[order]
+
+  ordered = sorted(groups, key=update_of)
+  return [list(dealt) for _, dealt in itertools.groupby(ordered, update_of)]
 
 
 def _scored_groups(loss, groups):

@@ -1,5 +1,6 @@
 """Updates of a policy on the groups of a rollout of the echo game."""
 
+import collections
 import dataclasses
 
 import jax
@@ -133,6 +134,21 @@ def test_one_update_per_turn(echo_folder):
     assert metrics['approx_kl'] > 0  # The second is off policy.
     params.append(jax.tree.leaves(state.params))
   assert any(np.any(x != y) for x, y in zip(*params, strict=True))
+
+
+def test_one_update_per_node_of_a_tree(echo_folder):
+  experiment = echo.experiment(echo_folder, **{'environment.max_turns': 2})
+  groups = echo.groups(experiment, experiment.initial_states())
+  dealt = update_lib._deal(groups, 1, 'nodes')
+  assert all(len({x.key.turn for x in groups_}) == 1 for groups_ in dealt)
+  turns = collections.defaultdict(list)
+  for group, *_ in dealt:
+    turns[group.key.task_id].append(group.key.turn)
+  assert list(turns) == list(dict.fromkeys(x.key.task_id for x in groups))
+  assert {*map(tuple, turns.values())} == {(0,), (1, 0)}
+  state, _ = _update(experiment, groups, order='nodes')
+  assert state.num_updates == sum(
+      any(np.any(group.advantages) for group in node) for node in dealt)
 
 
 def test_diagnosis_compares_the_roles_of_a_policy(experiment, groups):
