@@ -10,12 +10,15 @@ from ml_collections import config_dict
 MODELS = {
     'nano': 'models/nano',
     '135m': '.cache/smollm2',  # Made by python -m models.smollm2.
+    'coder-0.5b': '.cache/qwen25_coder',  # By python -m models.qwen25_coder.
     '0.6b': 'Qwen/Qwen3-0.6B',
     '1.7b': 'Qwen/Qwen3-1.7B',
     '4b': 'Qwen/Qwen3-4B',
     '8b': 'Qwen/Qwen3-8B',
     'coder-3b': 'Qwen/Qwen2.5-Coder-3B',
+    'coder-7b': 'Qwen/Qwen2.5-Coder-7B',
 }
+LAPTOP = ('nano', '135m', 'coder-0.5b')  # Sizes that two CPU cores can train.
 
 _EPISODES = {
     'rollout.mode': 'parallel', 'rollout.selection': 'all',
@@ -170,7 +173,7 @@ def apply_system(
     raise ValueError(
         f'team={arg.team!r} does not go with system={arg.system!r}, which has '
         f'team={c.environment.team!r}.')
-  if c.policies == 'lora_per_role':
+  if c.policies == 'lora_per_role' and c.model.trained != 'lora':
     c.optimizer.learning_rate *= 10  # Adapters are small.
 
 
@@ -220,6 +223,27 @@ def use_small_model(
   c.buckets.groups = (16, 64)
   c.buckets.microbatch_tokens = 2400
   c.critic.learning_rate = 1e-3
+
+
+def use_coder(
+    c: config_dict.ConfigDict, *, prompt_buckets: tuple[int, ...],
+    max_new_tokens: int) -> None:
+  """Adapts a config to adapters of Qwen2.5-Coder-0.5B on two CPU cores.
+
+  All prompts of a step usually fit the first bucket, so that all candidates are
+  decoded together.
+  """
+  c.model.trained = 'lora'
+  c.rollout.num_tasks = 4
+  c.rollout.max_new_tokens = max_new_tokens
+  c.optimizer.learning_rate = 1e-4
+  c.optimizer.warmup_updates = 0
+  c.optimizer.weight_decay = 0.0
+  c.buckets.prompt = prompt_buckets
+  c.buckets.completion = (max_new_tokens // 2, max_new_tokens)
+  c.buckets.groups = (4, 64)
+  c.buckets.microbatch_tokens = 2400
+  c.train.checkpoint_every = c.train.groups_every = 5
 
 
 def shrink_for_debug(c: config_dict.ConfigDict) -> None:
@@ -273,7 +297,7 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
 def base_config(size: str) -> config_dict.ConfigDict:
   """Returns all keys with defaults; a task sets its environment and data."""
   check_choices({'size': size}, size=MODELS)
-  is_small = size in ('nano', '135m')
+  is_small = size in LAPTOP
   c = config_dict.ConfigDict()
   c.seed = 0
   # Policies of the roles: one for all ('shared'), one for each ('per_role'), or
@@ -289,9 +313,12 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # A Hugging Face folder, or the name of a model on the hub.
   c.model.folder = MODELS[size]
   c.model.trained = 'all'  # All parameters; or 'lora', or 'none'.
-  # Dtype of matrix products, 'float32' or 'bfloat16'.
-  c.model.dtype = 'float32' if is_small else 'bfloat16'
-  c.model.remat = True  # Recompute each layer in the backward pass.
+  # Dtype of matrix products, 'float32' or 'bfloat16'. 'auto' is float32 on
+  # CPUs without instructions for bfloat16, and otherwise bfloat16.
+  c.model.dtype = 'float32' if size == 'nano' else 'auto'
+  # Recompute matrix products in the backward pass, 'True' or 'False'. 'auto'
+  # keeps their results on CPUs if they take an eighth of the memory or less.
+  c.model.remat = 'auto'
   c.model.thinking = False  # `enable_thinking` of the chat template.
 
   c.lora = config_dict.ConfigDict()
@@ -441,7 +468,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # Ends at the step closest to this number of generated tokens; 0 for no limit.
   c.train.completion_tokens = 0
   c.train.updates_per_rollout = 1
-  # 'mixed' splits the groups among these updates; 'first_turn' and 'last_turn'
+  # 'mixed' splits the groups among these updates; 'nodes' makes one update per
+  # node of a task's tree, the deepest first; 'first_turn' and 'last_turn'
   # make one update per turn and begin with that turn.
   c.train.update_order = 'mixed'
   c.train.checkpoint_every = 10  # Steps.

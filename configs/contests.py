@@ -11,6 +11,8 @@ trains `models/reckoner` on generated recipes on two CPU cores, and
 trains Qwen3-1.7B on APPS (size=8b: Qwen3-8B on CodeContests). Groups of 4, 4
 turns and a learning rate of 1e-6 come from arXiv 2510.11062, the other numbers
 from a later paper on the same tasks. Qwen3 has not been run here.
+size=coder-0.5b trains an adapter of Qwen2.5-Coder-0.5B-Instruct, which both
+agents share, on calls of HumanEval (data=humaneval_calls), on two CPU cores.
 
 With one policy for all roles and with one per role, the first paper reports for
 1.7B 17.6 and 18.6 % on APPS, 4.8 and 7.8 % on CodeContests and 20.9 and 24.0 %
@@ -37,6 +39,7 @@ _SPLITS = {
         'train[:-64]', 'train[-64:]', 'test[:6%]+test[60%:62%]+test[80%:82%]'),
     'code_contests': ('train', 'valid[:64]', 'test'),
     'livecodebench': ('train', 'v6[:64]', 'v6'),  # Has no training split.
+    'humaneval_calls': ('test[30:134]', 'test[134:]', 'test[:30]'),
 }
 
 
@@ -48,8 +51,9 @@ def get_config(arg: str = ''):
   arg = common.parse_arg(
       arg, size='1.7b', data='', team='', system='at_grpo', topology='',
       debug=False)
-  arg.data = arg.data or {'nano': 'recipes', '8b': 'code_contests'}.get(
-      arg.size, 'apps')
+  arg.data = arg.data or {
+      'nano': 'recipes', '8b': 'code_contests',
+      'coder-0.5b': 'humaneval_calls'}.get(arg.size, 'apps')
   common.check_choices(arg, data=_SPLITS, system=common.SYSTEMS)
   if (arg.size == 'nano') != (arg.data == 'recipes'):
     raise ValueError(
@@ -80,6 +84,12 @@ def get_config(arg: str = ''):
     c.rollout.keep_truncated = False
     c.optimizer.weight_decay = 0.0
     c.train.num_steps = 150
+
+  if arg.size == 'coder-0.5b':
+    common.use_coder(
+        c, prompt_buckets=(512, 1024, 2048, 32512), max_new_tokens=192)
+    c.environment.max_turns = 2
+    c.environment.num_workers = c.environment.program_slots = 2
 
   if arg.debug:
     common.shrink_for_debug(c)

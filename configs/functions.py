@@ -9,13 +9,16 @@ CPU cores, and
   python -m atgrpo_jax.main --config configs/functions.py:size=coder-3b \
       --workdir runs/functions-coder
 
-trains two Qwen2.5-Coder-3B on HumanEval (kind=coop_humaneval: CoopHumanEval,
+trains two Qwen2.5-Coder-3B (size=coder-7b: the single agent of the paper's
+tables, with team=solo) on HumanEval (kind=coop_humaneval: CoopHumanEval,
 kind=mbpp: MBPP) with the settings of arXiv 2508.04652 and its released configs:
 groups of 4, 256 tokens and a learning rate of 2e-5. HumanEval has two turns
 with feedback on the first assert and 6 epochs; turns=1 has 10 epochs. The paper
 samples with top-p 0.9; we do not, because log-probabilities must be those of
 the sampler. With topology=v5e:2x4 each agent has four TPU v5e chips. It has not
-been run here.
+been run here. size=coder-0.5b trains adapters of Qwen2.5-Coder-0.5B-Instruct
+on two CPU cores, as `bash launch/real.sh` does. team=discussion has two turns,
+in the second of which each agent sees the other's function.
 
 The paper reports a return of 83.7 % on HumanEval with one turn and of 86.7 %
 with two (tests 68.4, cooperation 84.9 %), and on CoopHumanEval of 88.5 % with
@@ -52,7 +55,9 @@ def get_config(arg: str = ''):
       size='coder-3b', topology='', debug=False)
   is_small = arg.size == 'nano'
   arg.kind = arg.kind or ('recipes' if is_small else 'humaneval')
-  arg.turns = arg.turns or (1 if is_small else 2)
+  is_laptop = arg.size in common.LAPTOP
+  arg.turns = arg.turns or (
+      2 if arg.team == 'discussion' or not is_laptop else 1)
   common.check_choices(arg, kind=_KINDS, turns=(1,) if is_small else (1, 2))
   if is_small != (arg.kind == 'recipes'):
     raise ValueError(
@@ -88,6 +93,20 @@ def get_config(arg: str = ''):
     c.rollout.keep_truncated = False
     c.train.checkpoint_every = c.train.groups_every = 10
     c.evaluation.validate_every = 10
+
+  if arg.size == 'coder-0.5b':
+    common.use_coder(
+        c, prompt_buckets=(512, 1024, 2048, 32512), max_new_tokens=128)
+    c.environment.options.example = True
+    c.policies = 'lora_per_role'
+    c.rollout.num_tasks = 2
+    c.rollout.group_size = 8
+    c.rollout.temperature = 1.0
+    c.train.num_steps = 30
+    c.evaluation.validation = 'test[131:147]'
+    c.evaluation.validate_every = 15
+  if arg.turns > 1 and c.train.update_order == 'last_turn':
+    c.train.update_order = 'nodes'
 
   common.adapt_to_critic(
       c, arg, (160, 320, 4000) if is_small else (1024, 2048, 4096, 32768))

@@ -16,6 +16,10 @@ With one policy for all roles the paper reports, for 1.7B, 16.7 % on AIME24,
 16.7 % on AIME25 and 39.6 % on OlympiadBench, and for 8B 50.0, 35.2 and 56.8 %.
 It evaluates with top-p 0.95 and top-k 20; we use neither.
 
+size=coder-0.5b trains an adapter of Qwen2.5-Coder-0.5B-Instruct, which both
+agents share, on GSM8K (kind=gsm8k), on two CPU cores. kind=polaris has the
+paper's data.
+
 The test joins AIME24, AIME25 and OlympiadBench. To test one of them:
 
   python -m atgrpo_jax.main --mode evaluate \
@@ -34,8 +38,13 @@ SYSTEMS = {**common.SYSTEMS, 'sa_tool_grpo': {
 def get_config(arg: str = ''):
   """Returns the config of a team that solves problems."""
   arg = common.parse_arg(
-      arg, size='nano', team='', system='at_grpo', topology='', debug=False)
-  common.check_choices(arg, system=SYSTEMS)
+      arg, size='nano', kind='', team='', system='at_grpo', topology='',
+      debug=False)
+  arg.kind = arg.kind or {
+      'nano': 'stories', 'coder-0.5b': 'gsm8k'}.get(arg.size, 'polaris')
+  common.check_choices(
+      arg, system=SYSTEMS,
+      kind=('stories',) if arg.size == 'nano' else ('polaris', 'gsm8k'))
   c = common.base_config(arg.size)
   c.environment.module = 'environments.math_problems.env'
   c.environment.options.program_seconds = 20.0
@@ -43,6 +52,11 @@ def get_config(arg: str = ''):
   c.evaluation.validation = 'validation[:64]'
   c.evaluation.test = 'aime24+aime25+olympiadbench'
   c.evaluation.temperature = 0.6
+  if arg.kind == 'gsm8k':
+    c.dataset.builder = 'environments.math_problems.problems_dataset_builder'
+    c.dataset.config = 'gsm8k'
+    c.dataset.train = 'train[:-200]'
+    c.evaluation.validation, c.evaluation.test = 'train[-200:]', 'test'
 
   if arg.size == 'nano':
     # The largest prompt bucket holds the longest possible program output.
@@ -59,6 +73,11 @@ def get_config(arg: str = ''):
     c.optimizer.weight_decay = 0.0
     c.train.num_steps = 150
     c.train.diagnose_every = 10
+
+  if arg.size == 'coder-0.5b':
+    common.use_coder(
+        c, prompt_buckets=(512, 1024, 4096), max_new_tokens=192)
+    c.environment.max_turns = 2
 
   if arg.debug:
     common.shrink_for_debug(c)

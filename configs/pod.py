@@ -25,6 +25,7 @@ _DIMENSIONS = {
     '4b': (2560, 9728, 36, 32, 8, 40960, True),
     '8b': (4096, 12288, 36, 32, 8, 40960, False),
     'coder-3b': (2048, 11008, 36, 16, 2, 32768, True),
+    'coder-7b': (3584, 18944, 28, 28, 4, 32768, False),
 }
 # Chips, or cores (two per chip), of a slice -> its layout.
 _CHIPS = {
@@ -58,13 +59,13 @@ def dimensions(size: str) -> dict[str, Any]:
   (hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
    max_positions, tied_head) = _DIMENSIONS[size]
   return {
-      'vocab_size': 151936, 'hidden_size': hidden_size,
-      'intermediate_size': intermediate_size, 'num_layers': num_layers,
-      'num_heads': num_heads, 'num_kv_heads': num_kv_heads,
-      'head_dim': 128,
+      'vocab_size': 152064 if size == 'coder-7b' else 151936,
+      'hidden_size': hidden_size, 'intermediate_size': intermediate_size,
+      'num_layers': num_layers, 'num_heads': num_heads,
+      'num_kv_heads': num_kv_heads, 'head_dim': 128,
       'rope_theta': 1e6, 'norm_eps': 1e-6, 'tied_head': tied_head,
       'max_positions': max_positions, 'init_std': 0.02,
-      'model_type': 'qwen2' if size == 'coder-3b' else 'qwen3'}
+      'model_type': 'qwen2' if size.startswith('coder') else 'qwen3'}
 
 
 def put_on_slice(

@@ -46,6 +46,7 @@ class Files(tfds.core.BuilderConfig):
       pattern with a match is used; '*' also matches '/'. Files are read in the
       order of their names.
     fields: field of a row -> allowed types. Other fields are not read.
+    folder: name of its manual directory; '' is `name`.
     parse: converts a row to a task without task_id. It raises ValueError if the
       file is damaged, and UnusableRowError for a row to skip.
   """
@@ -55,6 +56,7 @@ class Files(tfds.core.BuilderConfig):
   split_files: Mapping[str, Sequence[str]]
   fields: Mapping[str, tuple[row_files.FieldType, ...]]
   parse: Callable[[Row], dict[str, Any]]
+  folder: str = ''
 
 
 class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
@@ -70,7 +72,8 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
   def splits(self) -> dict[str, list[pathlib.Path]]:
     """Returns the files of each split."""
     files = self.builder_config
-    folder = datasets.manual_folder(self.data_dir_root, files.name)
+    folder = datasets.manual_folder(
+        self.data_dir_root, files.folder or files.name)
     patterns = files.split_files
     if folder.is_dir():
       patterns = {

@@ -7,6 +7,9 @@
   code_contests   arXiv 2203.07814  train 13328, valid 117, test 165
   livecodebench   arXiv 2403.07974  v6, the newest file
   humaneval       arXiv 2107.03374  test 164
+  humaneval_calls                   test 150: problems of humaneval with at
+                                    least three asserts that compare a call with
+                                    a constant; these calls are the tests
   coop_humaneval  arXiv 2508.04652  test 82, of which `test[16:]` train
   mbpp            arXiv 2108.07732  the sanitized version: train 120,
                                     validation 43, test 257, prompt 7
@@ -21,6 +24,7 @@ from __future__ import annotations
 import ast
 import base64
 from collections.abc import Iterable, Sequence
+import contextlib
 import io
 import json
 import logging
@@ -42,6 +46,7 @@ MAX_STATEMENT_BYTES = 16 << 10  # Including the starter code.
 MAX_TEST_BYTES = 4 << 20  # Input and answers.
 MAX_TASK_BYTES = 32 << 20
 MAX_TRAIN_TESTS = 16  # Per task of the split `train`.
+_MIN_CALLS = 3  # Tests of a problem of humaneval_calls.
 _MAX_PRIVATE_BYTES = 512 << 20  # Unpacked private tests of LiveCodeBench.
 
 FEATURES = {
@@ -182,6 +187,28 @@ def _humaneval(row: dataset_files.Row) -> _Fields:
       reference=row['prompt'] + row['canonical_solution'])
 
 
+def _humaneval_calls(row: dataset_files.Row) -> _Fields:
+  cases = []
+  for node in ast.walk(ast.parse(row['test'])):
+    match node:
+      case ast.Assert(test=ast.Compare(
+          left=ast.Call(func=ast.Name('candidate'), args=args, keywords=[]),
+          ops=[ast.Eq()], comparators=[expected])):
+        with contextlib.suppress(ValueError):  # Not a constant.
+          cases.append(problems.Case(
+              tuple(map(ast.literal_eval, args)),
+              (ast.literal_eval(expected),)))
+  if len(cases) < _MIN_CALLS:
+    raise ValueError(
+        f'{len(cases)} of its asserts compare a call with a constant, fewer '
+        f'than {_MIN_CALLS}')
+  return dict(
+      statement=row['prompt'], starter_code=row['prompt'], tests=cases,
+      comparison='livecodebench', entry_point=row['entry_point'],
+      preamble=_CALL_PREAMBLE, time_limit=4.0,
+      reference=row['prompt'] + row['canonical_solution'])
+
+
 def _coop_humaneval(row: dataset_files.Row) -> _Fields:
   """CoopHumanEval has no solutions."""
   return _check_fields(
@@ -250,6 +277,10 @@ def _texts(*names: str) -> dict[str, tuple[type]]:
   return dict.fromkeys(names, (str,))
 
 
+_HUMANEVAL = dict(
+    hub_repo='openai/openai_humaneval', folder='humaneval',
+    split_files={'test': ('openai_humaneval/test-*.parquet', '*test*.parquet')},
+    fields=_texts('prompt', 'canonical_solution', 'test', 'entry_point'))
 _BENCHMARKS = [
     dataset_files.Files(
         name='apps', parse=_apps, hub_repo='codeparrot/apps',
@@ -274,11 +305,9 @@ _BENCHMARKS = [
         fields=_texts(
             'question_content', 'starter_code', 'public_test_cases',
             'private_test_cases', 'metadata')),
+    dataset_files.Files(name='humaneval', parse=_humaneval, **_HUMANEVAL),
     dataset_files.Files(
-        name='humaneval', parse=_humaneval, hub_repo='openai/openai_humaneval',
-        split_files={
-            'test': ('openai_humaneval/test-*.parquet', '*test*.parquet')},
-        fields=_texts('prompt', 'canonical_solution', 'test', 'entry_point')),
+        name='humaneval_calls', parse=_humaneval_calls, **_HUMANEVAL),
     dataset_files.Files(
         name='coop_humaneval', parse=_coop_humaneval,
         hub_repo='OpenMLRL/CoopHumanEval',

@@ -8,11 +8,14 @@ Teams:
   pair      An *aux* agent writes a function `aux` and a *main* agent writes
             the requested function, in one phase: neither sees the other's.
   pipeline  Main sees the function aux of the same turn.
+  discussion
+            A pair with two turns. In the second turn, which alone is paid, each
+            agent sees the other's function and revises its own.
   solo      One agent writes the requested function.
 
-Every turn is paid, and feedback follows it (`prompts.py`). An episode always
-has `max_turns` turns, because ending early would forgo the rewards of further
-turns. `success` means that all tests pass in the last turn.
+Every turn of the other teams is paid, and feedback follows it (`prompts.py`).
+An episode always has `max_turns` turns, because ending early would forgo the
+rewards of further turns. `success` means that all tests pass in the last turn.
 
 The reward has four terms, in points:
 
@@ -64,8 +67,8 @@ from environments.programming.functions import source
 # Team -> phases.
 TEAMS = {
     'pair': (('aux', 'main'),), 'pipeline': (('aux',), ('main',)),
-    'solo': (('solo',),)}
-MAX_POINTS = {'pair': 4.0, 'pipeline': 4.0, 'solo': 2.1}
+    'discussion': (('aux', 'main'),), 'solo': (('solo',),)}
+MAX_POINTS = {'pair': 4.0, 'pipeline': 4.0, 'discussion': 4.0, 'solo': 2.1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +96,7 @@ class Functions:
   max_turns: int
   sandbox: sandbox_lib.Sandbox | None
   feedback_tests: int
+  example: bool
 
   team_reward_range = (0.0, 1.0)
 
@@ -118,7 +122,7 @@ class Functions:
     if self.team == 'pipeline' and role == 'main' and state.aux is not None:
       aux = source.find_function(state.aux, source.AUX)
     return prompts.messages(
-        role, self.team, state.problem, state.exchanges, aux)
+        role, self.team, state.problem, state.exchanges, aux, self.example)
 
   def show(self, state: State) -> dict[str, str]:
     shown = {'problem': state.problem.statement}
@@ -138,6 +142,8 @@ class Functions:
           local_rewards={'aux': 0.0}, reward_terms={}, done=False,
           success=False, truncated=False,
           outcomes={'aux': _text_outcome(function)})
+    if self.team == 'discussion' and not state.turn:
+      return self._discuss(state, actions)
     replies = dict(actions)
     if self.team == 'pipeline':
       replies = {'aux': state.aux, **replies}
@@ -174,6 +180,27 @@ class Functions:
         outcomes=outcomes,
         program_runs=verdict.program_runs if verdict else 0)
 
+  def _discuss(
+      self, state: State, actions: Mapping[str, str]) -> env_api.Step:
+    """The first turn of a discussion: shows each function to the other."""
+    problem = state.problem
+    names = {'aux': source.AUX, 'main': problem.entry_point}
+    functions = {
+        role: source.find_function(actions[role], name)
+        for role, name in names.items()}
+    exchanges = tuple(
+        prompts.Exchange(
+            role, text_lib.shorten(
+                text_lib.reply(actions[role]).strip(), prompts.SHOWN_REPLY),
+            prompts.discussion(names[role], names[other], functions[other]))
+        for role, other in (('aux', 'main'), ('main', 'aux')))
+    return env_api.Step(
+        state=State(problem, 1, exchanges), team_reward=0.0,
+        local_rewards=dict.fromkeys(actions, 0.0), reward_terms={}, done=False,
+        success=False, truncated=False, outcomes={
+            role: _text_outcome(function)
+            for role, function in functions.items()})
+
   def _score(
       self, problem: problems.Problem, aux: str, main: str, program: str
   ) -> tuple[dict[str, float], checks.Verdict | None]:
@@ -205,17 +232,22 @@ class Functions:
 
 def make_environment(
     *, team: str, max_turns: int, reward: str,
-    sandbox: sandbox_lib.Sandbox | None, feedback_tests: int = 1) -> Functions:
+    sandbox: sandbox_lib.Sandbox | None, feedback_tests: int = 1,
+    example: bool = False) -> Functions:
   """Builds the environment; feedback reports `feedback_tests` asserts.
 
-  0 reports all asserts. `team` is one of `TEAMS`.
+  0 reports all asserts. With `example`, prompts show a solved problem, without
+  which models of 0.5 billion parameters rarely call a helper. `team` is one of
+  `TEAMS`; a discussion has 2 turns.
   """
   env_api.check_options(max_turns, team=(team, TEAMS))
   if reward != 'outcome':
     raise ValueError(
         f"environment.reward={reward!r} must be 'outcome': the team is paid as "
         'a whole, and roles have no reward terms.')
-  return Functions(team, max_turns, sandbox, feedback_tests)
+  if team == 'discussion':
+    max_turns = 2
+  return Functions(team, max_turns, sandbox, feedback_tests, example)
 
 
 def _text_outcome(function: str) -> env_api.Outcome:

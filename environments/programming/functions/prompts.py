@@ -19,6 +19,33 @@ SHOWN_REPLY, SHOWN_TEST = 3000, 300
 SHOWN_TESTS = 10
 
 
+_EXAMPLE = '''\
+def largest_even(numbers: list):
+    """Return the largest even number of a list, or None without one.
+    >>> largest_even([3, 8, 5, 2])
+    8
+    """
+'''
+# Role -> its answer to the example.
+_ANSWERS = {
+    'aux': '''\
+def aux(numbers):
+    return [number for number in numbers if number % 2 == 0]''',
+    'main': '''\
+def largest_even(numbers):
+    evens = aux(numbers)
+    if not evens:
+        return None
+    return max(evens)''',
+    'solo': '''\
+def largest_even(numbers):
+    evens = [number for number in numbers if number % 2 == 0]
+    if not evens:
+        return None
+    return max(evens)''',
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Exchange:
   """A finished turn of a role: its shortened reply without thinking."""
@@ -30,11 +57,27 @@ class Exchange:
 
 def messages(
     role: str, team: str, problem: problems.Problem,
-    exchanges: Sequence[Exchange], aux: str | None) -> list[env_api.Message]:
-  """Builds the prompt of a role; `aux` is shown to main in a pipeline."""
+    exchanges: Sequence[Exchange], aux: str | None,
+    example: bool = False) -> list[env_api.Message]:
+  """Builds the prompt of a role; `aux` is shown to main in a pipeline.
+
+  With `example`, a solved problem precedes the first message.
+  """
+  def ask(statement, name):
+    request = {
+        'aux': 'Write the helper `aux`.',
+        'main': f'Write `{name}`. Use the helper `aux`.',
+        'solo': f'Write `{name}`.'}[role]
+    text = f'Problem:\n{statement}' + (f'\n{request}' if example else '')
+    return {'role': 'user', 'content': text}
+
   found = [
-      {'role': 'system', 'content': _system(role, team, problem.entry_point)},
-      {'role': 'user', 'content': f'Problem:\n{problem.statement}'}]
+      {'role': 'system', 'content': _system(role, team, problem.entry_point)}]
+  if example:
+    found += [
+        ask(_EXAMPLE, 'largest_even'),
+        {'role': 'assistant', 'content': _ANSWERS[role]}]
+  found.append(ask(problem.statement, problem.entry_point))
   for exchange in exchanges:
     if exchange.role == role:
       found += [
@@ -65,6 +108,15 @@ def _system(role: str, team: str, name: str) -> str:
         'call aux and bind its value to a variable; do not define aux again. '
         f'{code}')
   return f'Solve a problem: write the function {name}. {code}'
+
+
+def discussion(name: str, other: str, function: str) -> str:
+  """Asks the author of `name` for a revision that fits the other `function`."""
+  shown = text_lib.shorten(function, SHOWN_REPLY) or '(none)'
+  return (
+      f'The function {other} of the other programmer:\n{shown}\n\nRevise your '
+      f'function {name} so that the two work together. Answer with its code '
+      'alone.')
 
 
 def feedback(

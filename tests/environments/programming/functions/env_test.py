@@ -94,6 +94,36 @@ def test_pipeline_shows_aux_to_main(sandbox):
   assert {x.role for x in step.state.exchanges} == {'aux', 'main'}
 
 
+@pytest.mark.parametrize('role, team', [
+    ('aux', 'pair'), ('main', 'pair'), ('solo', 'solo')])
+def test_an_example_precedes_the_problem(sandbox, role, team):
+  plain, shown = (
+      make(sandbox, team, **options).observe(start(), role)
+      for options in ({}, {'example': True}))
+  assert shown[0] == plain[0] and len(shown) == len(plain) + 2
+  name = {'aux': 'aux', 'main': 'add', 'solo': 'add'}[role]
+  assert f'`{name}`' in shown[-1]['content']
+  example = functions.source.find_function(
+      shown[2]['content'], name.replace('add', 'largest_even'))
+  assert example == shown[2]['content']
+  assert ('aux(numbers)' in example) == (role != 'solo')
+
+
+def test_discussion_shows_both_functions_and_pays_the_second_turn(sandbox):
+  environment = make(sandbox, 'discussion')
+  assert environment.max_turns == 2
+  step = environment.step(start(), {'aux': f'Look:\n{AUX}', 'main': 'no'})
+  assert (step.team_reward, step.reward_terms, step.done) == (0, {}, False)
+  assert step.outcomes == {'aux': OK, 'main': PARSE_ERROR}
+  *_, own, other = environment.observe(step.state, 'main')
+  assert own == {'role': 'assistant', 'content': 'no'}
+  assert AUX in other['content'] and 'Look' not in other['content']
+  assert 'add of the other programmer:\n(none)' in prompt(
+      environment, step.state, 'aux')
+  step = environment.step(step.state, {'aux': AUX, 'main': MAIN})
+  assert (step.team_reward, step.done, step.success) == (1.0, True, True)
+
+
 def test_every_turn_is_paid_and_none_ends_early(sandbox):
   environment = make(sandbox, max_turns=2)
   step = environment.step(start(), {'aux': AUX, 'main': MAIN})
