@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import inspect
+import os
 import pathlib
 from typing import Any
 
@@ -53,6 +54,10 @@ ModelFiles = tuple[
 ReadModel = Callable[[str, bool], ModelFiles]
 
 DTYPES = ('float32', 'bfloat16')
+_REMAT = {'True': True, 'False': False}
+_AUTO = 'auto'
+# Results kept for the backward pass may take this fraction of a host's memory.
+_MAX_KEPT = 1 / 8
 _POLICY_SECTIONS = ('model', 'lora', 'optimizer')  # Keys of `per_policy`.
 # Required attributes of an `env_api.Environment`.
 _ENVIRONMENT = (
@@ -367,7 +372,12 @@ def build_policies(
     devices: Sequence[jax.Device], chip: fit.Chip | None, read_model: ReadModel,
 ) -> tuple[ml_collections.ConfigDict, dict[str, policy_lib.Policy]]:
   """Returns the config with its mesh, and name -> policy on that mesh."""
-  policies = read_policies(config, names, read_model)
+  policies = {
+      name: dataclasses.replace(policy, learner=_choose_learner(
+          policy, config.buckets.microbatch_tokens, devices))
+      for name, policy in read_policies(config, names, read_model).items()}
+  for text in {_describe(policy.learner) for policy in policies.values()}:
+    print(text)
   config = choose_mesh(config, policies, devices, chip)
   meshes = mesh_lib.make_meshes(names, devices, **config.mesh)
   policies = {
@@ -377,6 +387,30 @@ def build_policies(
     if policy.lora is not None:
       policy.state_template()  # Raises if targets match no kernel.
   return config, policies
+
+
+def _choose_learner(
+    policy: policy_lib.Policy, microbatch_tokens: int,
+    devices: Sequence[jax.Device]) -> policy_lib.LearnerSpec:
+  """Returns the learner with the choices of 'auto'."""
+  learner, platform = policy.learner, devices[0].platform
+  if learner.dtype == _AUTO:
+    learner = dataclasses.replace(
+        learner, dtype=model.fastest_dtype(platform))
+  if learner.remat == _AUTO:
+    num_local = sum(x.process_index == jax.process_index() for x in devices)
+    kept = num_local * microbatch_tokens * model.kept_bytes(policy.config)
+    learner = dataclasses.replace(
+        learner, remat=platform != 'cpu' or kept > _MAX_KEPT * os.sysconf(
+            'SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))
+  return learner
+
+
+def _describe(learner: policy_lib.LearnerSpec) -> str:
+  recomputed = 'recomputes' if learner.remat else 'keeps'
+  return (
+      f'Matrix products in {learner.dtype}; the backward pass {recomputed} '
+      'their results.')
 
 
 def read_policies(
@@ -411,7 +445,8 @@ def _learner_spec(
       optimizer=policy_lib.OptimizerSpec(**sections.optimizer),
       loss=losses.LossSpec(**config.loss),
       temperature=config.rollout.temperature, dtype=sections.model.dtype,
-      remat=sections.model.remat, adapter_scale=lora and lora.scale)
+      remat=_REMAT.get(sections.model.remat, _AUTO),
+      adapter_scale=lora and lora.scale)
 
 
 def _policy_configs(
@@ -435,7 +470,8 @@ def _policy_configs(
   for sections in configs.values():
     errors.check_choice(
         'model.trained', sections.model.trained, ('all', 'lora', 'none'))
-    errors.check_choice('model.dtype', sections.model.dtype, DTYPES)
+    errors.check_choice('model.dtype', sections.model.dtype, (_AUTO, *DTYPES))
+    errors.check_choice('model.remat', sections.model.remat, (_AUTO, *_REMAT))
   return configs
 
 
@@ -519,7 +555,7 @@ def check_run(config: ml_collections.ConfigDict) -> None:
     raise errors.UserError(
         f'train.updates_per_rollout={train.updates_per_rollout} with '
         f'update_order={train.update_order!r}, which makes one update per '
-        "turn; use 1, or update_order='mixed'.")
+        "turn or node; use 1, or update_order='mixed'.")
   spec_lib.check_fraction(
       'rollout.overlong_fraction', rollout.overlong_fraction)
   errors.check_number(

@@ -333,6 +333,12 @@ def current_size() -> int:
   return math.prod(free_axes().values())
 
 
+def platform() -> str:
+  """Platform of the current mesh, or of jax without a mesh."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return device.platform if device else jax.default_backend()
+
+
 def free_axes() -> dict[str, int]:
   """Axes of the current mesh, without those of a `per_shard`."""
   mesh = jax.sharding.get_abstract_mesh()

@@ -177,7 +177,7 @@ def _score(params, config, batch, spec):
     @jax.checkpoint
     def score_chunk(hidden, tokens):
       logits = mesh_lib.constrain(
-          model.unembed(head, config, hidden), None, 'tensor')
+          model.unembed(head, config, hidden, dtype), None, 'tensor')
       logprobs = losses.token_logprobs(logits, tokens, spec.temperature)
       return logprobs, losses.entropy(logits, spec.temperature)
 

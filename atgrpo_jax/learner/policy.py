@@ -108,7 +108,7 @@ class LearnerSpec:
   loss: losses.LossSpec | None  # None for supervised learning and critics.
   temperature: float  # Sampling temperature of the completions.
   dtype: str  # Dtype of matrix products.
-  remat: bool  # Recompute each layer in the backward pass.
+  remat: bool  # Recompute each layer in the backward pass; see `forward`.
   adapter_scale: float | None  # alpha / rank; None trains the model.
   value_head: bool = False  # True for a critic.
 

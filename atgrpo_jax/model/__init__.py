@@ -5,6 +5,7 @@ from atgrpo_jax.model.decoder import cast
 from atgrpo_jax.model.decoder import forward
 from atgrpo_jax.model.decoder import head_params
 from atgrpo_jax.model.decoder import init_params
+from atgrpo_jax.model.decoder import kept_bytes
 from atgrpo_jax.model.decoder import param_shapes
 from atgrpo_jax.model.decoder import Params
 from atgrpo_jax.model.decoder import prefill
@@ -25,3 +26,4 @@ from atgrpo_jax.model.lora import LoraSpec
 from atgrpo_jax.model.lora import stack
 from atgrpo_jax.model.lora import Weights as LoraWeights
 from atgrpo_jax.model.lora import with_adapters
+from atgrpo_jax.model.products import fastest_dtype

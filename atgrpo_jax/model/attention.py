@@ -21,6 +21,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from atgrpo_jax.model import products
+
 # Finite, so that a row without any key has no NaN gradient.
 MASKED = -1e30
 
@@ -33,7 +35,7 @@ _MAX_SPANS, _MIN_SPAN = 4, 256
 
 def attend(
     q, k, v, suffix_mask, prefix, prefix_mask, past=None, past_mask=None,
-    rows=None):
+    rows=None, dtype=None):
   """Softmax attention over prefix, past and suffix keys together.
 
   Args:
@@ -49,14 +51,16 @@ def attend(
     rows: `kv_cache.Rows` while decoding. All arguments but the prefix then have
       N * R for P, G = 1 and X = 1, and keys and values have no axis G (with an
       axis of size 1, XLA's CPU backend copies the cache three times per token).
+    dtype: of the products; None for that of `q`.
 
   Returns:
     [P, K, G, X, M, H]
   """
   _, heads, candidates, queries, per_head, _ = q.shape
+  dtype = dtype or q.dtype
   if k.ndim == 4:  # A cache.
     return _attend_block(
-        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
+        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows, dtype)
 
   # The gradients of keys and values are sums over blocks; float32 outside of
   # the blocks keeps these sums in float32.
@@ -67,7 +71,7 @@ def attend(
     k, v, prefix = jax.tree.map(lambda x: x.astype(q.dtype), kv)
     return _attend_block(
         q, k[..., :end], v[..., :end, :], suffix_mask, prefix, prefix_mask,
-        None, None, None)
+        None, None, None, dtype)
 
   keys = queries + (prefix[0].shape[-1] if prefix else 0)
   row_bytes = 4 * heads * candidates * per_head * keys
@@ -100,13 +104,14 @@ def _in_blocks(attend_part, block, q, suffix_mask):
 
 
 def _attend_block(
-    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows):
+    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows, dtype):
   """`attend` with all scores in memory.
 
   The scores over prefix, past and suffix are never concatenated. They share a
   maximum and a sum, which equals a softmax over their concatenation.
   """
   groups, heads, candidates, queries, _, width = q.shape
+  einsum = functools.partial(products.einsum, dtype=dtype)
 
   def private_rows(x):  # [P, K, G, X * M, ...], with G if the keys have it.
     return x.reshape(*k.shape[:-2], -1, x.shape[-1])
@@ -142,17 +147,13 @@ def _attend_block(
   private = [jnp.exp(x - top) for x in private]
   total = sum(jnp.sum(x, axis=-1, keepdims=True) for x in private)
   mixed = sum(
-      einsum('...qy,...yh->...qh', x.astype(v.dtype), values)
+      einsum('...qy,...yh->...qh', x, values)
       for x, (_, values, _) in zip(private, blocks))
   if prefix is not None:
     shared = jnp.exp(shared - shared_rows(top))
     total += split_rows(jnp.sum(shared, axis=-1, keepdims=True))
     mixed += split_rows(
-        einsum('pkqs,pksh->pkqh', shared.astype(v.dtype), prefix[1]))
+        einsum('pkqs,pksh->pkqh', shared, prefix[1]))
   mixed = (mixed / total).astype(q.dtype)
   return mixed.reshape(groups, heads, candidates, queries, -1, width)
 
-
-def einsum(equation, x, y):
-  """A matrix product of the dtype of the operands, summed in float32."""
-  return jnp.einsum(equation, x, y, preferred_element_type=jnp.float32)

@@ -26,6 +26,7 @@ from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import kv_cache
 from atgrpo_jax.model import layers
+from atgrpo_jax.model import products
 
 Params = dict  # Nested; leaves are float32 unless loaded otherwise.
 
@@ -78,10 +79,11 @@ def forward(
     rows: the decoding candidates, with a cache. All arguments but the prefix
       then have N * R for P, G = 1 and X = 1.
     dtype: dtype of the matrix products.
-    remat: recompute each layer in the backward pass.
+    remat: recompute each layer in the backward pass; otherwise its products
+      with parameters are kept.
 
   Returns:
-    hidden: [P, G, X, D] in `dtype`, normalised; see `unembed`.
+    hidden: [P, G, X, D], normalised; see `unembed`.
     kv: keys [L, P, K, G, H, X] and values [L, P, K, G, X, H]; with a cache, the
       updated `RowCache`.
   """
@@ -103,7 +105,7 @@ def forward(
   num_keys = num_queries if cache is None else cache.keys[0].shape[-1]
   mask = (
       jnp.arange(num_keys) <= (jnp.arange(num_queries) + cache_index)[:, None])
-  block = layers.Block(config)
+  block = layers.Block(config, dtype)
 
   def layer(x, layer_params, layer_lora, layer_prefix, **cache_args):
     variables = {'params': layer_params}
@@ -113,8 +115,10 @@ def forward(
         variables, x, angles, mask, prefix=layer_prefix, **masks, **cache_args)
 
   # The hidden axis is replicated.
-  table = mesh_lib.constrain(params['embedding'].astype(dtype), 'tensor')
-  x = mesh_lib.constrain(_look_up(table, tokens), mesh_lib.ROWS)
+  table = mesh_lib.constrain(
+      products.rounded(params['embedding'], jnp.dtype(dtype)), 'tensor')
+  x = _look_up(table, tokens).astype(products.activation_dtype(dtype))
+  x = mesh_lib.constrain(x, mesh_lib.ROWS)
   if cache is None:
     prefix_kv = None if prefix is None else (prefix.keys, prefix.values)
 
@@ -125,8 +129,12 @@ def forward(
       x, kv = layer(mesh_lib.constrain(x, mesh_lib.ROWS), *xs)
       return mesh_lib.constrain(x, mesh_lib.ROWS, None, None, 'tensor'), kv
 
+    # Without `remat` the backward pass recomputes attention and all that is
+    # cheap, which takes a third of the memory of keeping everything.
+    policy = None if remat else (
+        jax.checkpoint_policies.save_only_these_names(layers.PRODUCT))
     x, kv = jax.lax.scan(
-        jax.checkpoint(body) if remat else body, x,
+        jax.checkpoint(body, policy=policy, prevent_cse=False), x,
         (params['layers'], params.get('lora'), prefix_kv))
     x = mesh_lib.constrain(x, mesh_lib.ROWS)
   else:
@@ -162,6 +170,15 @@ def prefill(
           None, mesh_lib.ROWS, 'tensor')
       for x in kv)
   return kv_cache.PromptCache(keys, values, lengths)
+
+
+def kept_bytes(config: config_lib.ModelConfig) -> int:
+  """Bytes per token that `forward` keeps in float32 without `remat`."""
+  c = config
+  width = (
+      (c.num_heads + 2 * c.num_kv_heads) * c.head_dim + 3 * c.hidden_size
+      + 2 * c.intermediate_size)
+  return 4 * c.num_layers * width
 
 
 def cast(params: Params, dtype: jnp.dtype) -> Params:
@@ -230,11 +247,18 @@ def _look_up(table, tokens):
 
 def unembed(
     params: Params, config: config_lib.ModelConfig,
-    hidden: jax.Array) -> jax.Array:
-  """Logits [..., V] float32 of hidden states [..., D]."""
+    hidden: jax.Array, dtype: jnp.dtype = jnp.float32) -> jax.Array:
+  """Logits [..., V] float32 of hidden states [..., D], a product in `dtype`."""
   if layers.TRANSPOSED in params:
-    return layers.multiply_few_rows(
-        hidden, params[layers.TRANSPOSED], jnp.float32)
-  head = params['embedding'].T if config.tied_head else params['head']
-  head = mesh_lib.constrain(head.astype(hidden.dtype), None, 'tensor')
-  return jnp.matmul(hidden, head, preferred_element_type=jnp.float32)
+    return layers.multiply_few_rows(hidden, params[layers.TRANSPOSED], dtype)
+  (head,) = head_params(params, config).values()
+  if products.activation_dtype(dtype) == dtype:  # Exchange fewer bytes.
+    head = head.astype(dtype)
+  # XLA's CPU backend multiplies a transposed bfloat16 matrix as float32.
+  axes, equation = ((None, 'tensor'), 'rd,dv->rv')
+  if config.tied_head:
+    axes, equation = (('tensor',), 'rd,vd->rv')
+  rows = hidden.reshape(-1, hidden.shape[-1])
+  logits = products.einsum(
+      equation, rows, mesh_lib.constrain(head, *axes), dtype)
+  return logits.reshape(*hidden.shape[:-1], -1)

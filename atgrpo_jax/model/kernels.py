@@ -32,6 +32,7 @@ import jax.numpy as jnp
 
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
+from atgrpo_jax.model import products
 
 _LANES = 128  # Width of a TPU register.
 _SUBLANES = 16  # Rows of a bfloat16 register.
@@ -187,12 +188,12 @@ def attend_with_ragged(
   `ragged_on_gpu`.
   """
   queries = q[:, :, 0, 0]
-  scores = attention.einsum('rkmh,rkhy->rkmy', queries, k)
+  scores = products.einsum('rkmh,rkhy->rkmy', queries, k, q.dtype)
   scores = jnp.where(suffix_mask, scores, attention.MASKED)
   top = jnp.max(scores, axis=-1, keepdims=True)
   weights = jnp.exp(scores - top)
   partial = [(
-      attention.einsum('rkmy,rkyh->rkmh', weights.astype(v.dtype), v), top,
+      products.einsum('rkmy,rkyh->rkmh', weights, v, q.dtype), top,
       jnp.sum(weights, axis=-1, keepdims=True))]
   if past is not None:
     partial += ragged(queries, *past, _count(past_mask))

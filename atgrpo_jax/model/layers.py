@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from flax import linen as nn
 import jax
+from jax import ad_checkpoint
 import jax.numpy as jnp
 
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import kernels
+from atgrpo_jax.model import products
 
 # Name of a kernel that is [out, in].
 TRANSPOSED = 'transposed_kernel'
+# Name of the results that the backward pass keeps if it recomputes no product.
+PRODUCT = 'product'
 
 
 def multiply_few_rows(
-    x: jax.Array, kernel: jax.Array, dtype: jnp.dtype | None = None
-) -> jax.Array:
-  """x [R, in] @ kernel [out, in].T in `dtype` for CPUs.
+    x: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
+  """x [R, in] @ kernel [out, in].T, with the product in `dtype`, for CPUs.
 
-  XLA's CPU backend packs the right operand of every product, which takes a
+  XLA's CPU backend packs the right operand of a float32 product, which takes a
   quarter of the time if this is a kernel and R is 32. The barrier keeps XLA
   from exchanging the operands.
   """
-  return jax.lax.optimization_barrier(
-      jnp.matmul(kernel, x.T, preferred_element_type=dtype)).T
+  if dtype != jnp.float32:
+    return products.einsum('ri,oi->ro', x, kernel, dtype)
+  return jax.lax.optimization_barrier(jnp.matmul(kernel, x.T)).T
 
 
 class Norm(nn.Module):
@@ -46,7 +51,7 @@ class Norm(nn.Module):
 
 
 class Linear(nn.Module):
-  """A matrix product; the kernel is [in, out].
+  """A matrix product in `dtype`; the kernel is [in, out].
 
   A kernel from `decoder.transpose_layers` is [out, in] and has another name.
 
@@ -56,6 +61,7 @@ class Linear(nn.Module):
 
   features: int
   init_std: float
+  dtype: jnp.dtype
   use_bias: bool = False
 
   @nn.compact
@@ -63,26 +69,31 @@ class Linear(nn.Module):
     # With several row axes, the gradient is five times slower on XLA's CPU
     # backend.
     rows = x.reshape(-1, x.shape[-1])
+
+    def multiply(rows, kernel):
+      return products.einsum('ri,io->ro', rows, kernel, self.dtype, x.dtype)
+
     if self.has_variable('params', TRANSPOSED):
-      y = multiply_few_rows(rows, self.get_variable('params', TRANSPOSED))
+      y = multiply_few_rows(
+          rows, self.get_variable('params', TRANSPOSED), self.dtype)
     else:
       kernel = self.param(
           'kernel', nn.initializers.normal(self.init_std),
           (x.shape[-1], self.features), jnp.float32)
-      y = rows @ kernel.astype(x.dtype)
+      y = multiply(rows, kernel)
     if self.use_bias:
       bias = self.param('bias', nn.initializers.zeros, self.features)
-      y += bias.astype(x.dtype)
+      y += products.rounded(bias, self.dtype).astype(x.dtype)
     if self.has_variable('lora', 'a'):
-      a = self.get_variable('lora', 'a').astype(x.dtype)
-      b = self.get_variable('lora', 'b').astype(x.dtype)
-      low = rows @ a
+      a, b = (self.get_variable('lora', name) for name in 'ab')
+      low = multiply(rows, a)
       if self.has_variable('lora', 'use'):
         use = self.get_variable('lora', 'use').astype(x.dtype)
         groups, num_adapters = use.shape
         low = low.reshape(groups, -1, num_adapters, a.shape[-1] // num_adapters)
         low = (low * use[:, None, :, None]).reshape(-1, a.shape[-1])
-      y += low @ b
+      y += multiply(low, b)
+    y = ad_checkpoint.checkpoint_name(y, PRODUCT)
     return y.reshape(*x.shape[:-1], self.features)
 
 
@@ -94,6 +105,7 @@ class Attention(nn.Module):
   """
 
   config: config_lib.ModelConfig
+  dtype: jnp.dtype
 
   @nn.compact
   def __call__(
@@ -109,7 +121,8 @@ class Attention(nn.Module):
 
     def project(name, num_heads):
       y = Linear(
-          num_heads * c.head_dim, c.init_std, c.family.qkv_bias, name=name)(x)
+          num_heads * c.head_dim, c.init_std, self.dtype, c.family.qkv_bias,
+          name=name)(x)
       return y.reshape(*x.shape[:3], num_heads, c.head_dim)
 
     q = project('q', c.num_heads)
@@ -142,31 +155,38 @@ class Attention(nn.Module):
       mixed = kernel(q, k, v, prefix, prefix_mask)
     else:
       kernel = None if rows is None else kernels.find_for_rows(q, capacities)
-      mixed = (kernel or attention.attend)(
+      attend = functools.partial(attention.attend, dtype=self.dtype)
+      mixed = (kernel or attend)(
           q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, candidates, queries, -1)
-    return Linear(c.hidden_size, c.init_std, name='o')(mixed), (k, v)
+    out = Linear(c.hidden_size, c.init_std, self.dtype, name='o')
+    return out(mixed), (k, v)
 
 
 class Block(nn.Module):
   """One layer: attention and SwiGLU, each normalised and residual."""
 
   config: config_lib.ModelConfig
+  dtype: jnp.dtype = jnp.float32  # Of matrix products.
 
   @nn.compact
   def __call__(self, x, angles, suffix_mask, **attention_args):
     c = self.config
-    mixed, kv = Attention(c, name='attention')(
+
+    def linear(features, name):
+      return Linear(features, c.init_std, self.dtype, name=name)
+
+    mixed, kv = Attention(c, self.dtype, name='attention')(
         Norm(c.norm_eps, name='attention_norm')(x), angles, suffix_mask,
         **attention_args)
     x = x + mixed
     y = Norm(c.norm_eps, name='mlp_norm')(x)
-    gate = Linear(c.intermediate_size, c.init_std, name='gate')(y)
-    up = Linear(c.intermediate_size, c.init_std, name='up')(y)
+    gate = linear(c.intermediate_size, 'gate')(y)
+    up = linear(c.intermediate_size, 'up')(y)
     hidden = mesh_lib.constrain(
         nn.silu(gate) * up, mesh_lib.ROWS, None, None, 'tensor')
-    x = x + Linear(c.hidden_size, c.init_std, name='down')(hidden)
+    x = x + linear(c.hidden_size, 'down')(hidden)
     return mesh_lib.constrain(x, mesh_lib.ROWS), kv
 
 

@@ -158,9 +158,10 @@ def fill(
   shape = len(prompts), spec.group_size
   candidate_keys = jax.vmap(
       jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
+  keys, values = (
+      tuple(x.astype(spec.dtype)) for x in (prefix.keys, prefix.values))
   filled = Slots(
-      prefix=model.PromptCache(
-          tuple(prefix.keys), tuple(prefix.values), prefix.lengths),
+      prefix=model.PromptCache(keys, values, prefix.lengths),
       lengths=jnp.zeros_like(prompt_lengths),
       last=jnp.broadcast_to(last, shape), running=jnp.ones(shape, bool),
       budgets=budgets,
@@ -233,7 +234,8 @@ def decode(
           past=model.CompletionCache(past, running * ages),
           cache=state['cache'],
           cache_index=index, rows=rows, dtype=jnp.dtype(spec.dtype))
-      logits = model.unembed(params, config, hidden[:, 0, 0])
+      logits = model.unembed(
+          params, config, hidden[:, 0, 0], jnp.dtype(spec.dtype))
       tokens, logprobs = sample_tokens(
           logits, fold(keys, ages + index), spec.temperature)
       stopped = (
