@@ -188,14 +188,16 @@ class Step:
 
     With `lora`, each agent trains an adapter of its model.
     """
+    # The products of an adapter's update are kept, a group at a time.
     learner = policy_lib.LearnerSpec(
         optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
         loss=losses.LossSpec(**run_config.loss), temperature=1.0, dtype=dtype,
-        remat=True, adapter_scale=lora and lora.scale)
+        remat=not lora, adapter_scale=lora and lora.scale)
     tokenizer = Ids()
     self._policies, self._states, self._frozen = {}, {}, {}
     for index, (params, mesh) in enumerate(
-        make_models(config, num_agents, devices=devices)):
+        make_models(
+            config, num_agents, dtype if lora else 'float32', devices)):
       name = f'agent{index}'
       self._policies[name] = policy_lib.Policy(
           name, pathlib.Path(), config, tokenizer,
@@ -213,7 +215,7 @@ class Step:
         for index, prompt in enumerate(workload.prompts(load, config, seed=0))]
     self._load = load
     num_shards = mesh_lib.num_data_shards(self._policies['agent0'].mesh)
-    prompts_per_shard = -(-load.num_prompts // num_shards)
+    prompts_per_shard = 1 if lora else -(-load.num_prompts // num_shards)
     self._buckets = batching.Buckets(
         prompt=(load.prompt_length,), completion=(load.new_tokens,),
         groups=(load.num_prompts,), microbatch_tokens=prompts_per_shard * (

@@ -12,7 +12,8 @@ NAME is one of (with its peer)
   magrpo_step  MAGRPO step of two agents with one model each   comlrl
   update       gradient and Adam alone
   real_size    sampling, and the update of an adapter, with       peft
-               the dimensions of SmolLM2-135M
+               the dimensions of SmolLM2-135M and
+               Qwen2.5-Coder-0.5B; peers in float32 and bfloat16
   scaling      sampling over group size, prompt and new tokens;
                steps over agents
 
@@ -31,6 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -184,8 +186,12 @@ class Sizes:
       workload.Load(8, 1, 1024, 64), workload.Load(8, 8, 1024, 64),
       *(workload.Load(8, 8, 128, new) for new in (32, 64, 128)))
   agents: Sequence[int] = (1, 4)  # Each with the load of `step`.
-  real_config: model.ModelConfig = workload.SMOLLM2
-  real_size: workload.Load = workload.Load(4, 8, 150, 96)
+  # Model -> its dimensions and load.
+  real_size: Mapping[str, tuple[model.ModelConfig, workload.Load]] = (
+      dataclasses.field(default_factory=lambda: {
+          'SmolLM2-135M': (workload.SMOLLM2, workload.Load(4, 8, 150, 96)),
+          'Qwen2.5-Coder-0.5B': (
+              workload.CODER, workload.Load(4, 8, 200, 128))}))
 
 
 # Returns a contestant that does the work of a request.
@@ -236,21 +242,23 @@ def update(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
 
 def real_size(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
   """Sampling, and gradient and Adam of an adapter."""
-  config, load = sizes.real_config, sizes.real_size
-  counts = {'tokens': load.completion_tokens}
-
-  def contestants(function, what):
-    return _contestants(
-        function, peers, workload.request(what, [load], config))
-
-  trained = ours.Step(config, load, 1, _MAGRPO, lora=_ADAPTER)
-  groups = trained.rollout()
-  return [
-      Case(f'sampling, {load}', contestants(
-          ours.Sampling(ours.sampled_model(config), load), 'sample'),
-          counts=counts | workload.sampling_work(config, load)),
-      Case(f'update of an adapter, {load}', contestants(
-          lambda: trained.update(groups), 'update'), counts=counts)]
+  dtype, cases = model.fastest_dtype(jax.default_backend()), []
+  for name, (config, load) in sizes.real_size.items():
+    trained = ours.Step(config, load, 1, _MAGRPO, dtype, lora=_ADAPTER)
+    groups = trained.rollout()
+    for work, function, what in (
+        ('sampling', ours.Sampling(
+            ours.sampled_model(config, dtype), load), 'sample'),
+        ('update of an adapter', functools.partial(
+            trained.update, groups), 'update')):
+      request = workload.request(what, [load], config)
+      cases.append(Case(
+          f'{name}, {work}, {load}', {OURS: timed(function)} | {
+              f'{peer} {each}': ask(request | {'dtype': each})
+              for peer, ask in peers.items()
+              for each in ('float32', 'bfloat16')},
+          counts={'tokens': load.completion_tokens}))
+  return cases
 
 
 def scaling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:

@@ -27,6 +27,13 @@ SMOLLM2 = model.ModelConfig(
     norm_eps=1e-5, tied_head=True, max_positions=8192, init_std=0.02,
     model_type='llama')
 
+# The dimensions of Qwen2.5-Coder-0.5B.
+CODER = model.ModelConfig(
+    vocab_size=151936, hidden_size=896, intermediate_size=4864, num_layers=24,
+    num_heads=14, num_kv_heads=2, head_dim=64, rope_theta=1_000_000.0,
+    norm_eps=1e-6, tied_head=True, max_positions=32768, init_std=0.02,
+    model_type='qwen2')
+
 
 @dataclasses.dataclass(frozen=True)
 class Load:

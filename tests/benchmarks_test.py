@@ -16,8 +16,8 @@ _LOAD = workload.Load(2, 2, 5, 3)
 _LONG = workload.Load(2, 2, 5, 18)  # More than a chunk.
 _SIZES = run.Sizes(
     config=tiny.CONFIG, sampling=(_LONG,), step=_LOAD, agent=_LOAD,
-    scaling=(_LOAD,), agents=(1, 2), real_config=tiny.CONFIG,
-    real_size=_LOAD)
+    scaling=(_LOAD,), agents=(1, 2), real_size={
+        'tiny': (tiny.CONFIG, _LOAD)})
 
 _FAKE_PEER = '''
 import sys

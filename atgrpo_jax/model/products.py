@@ -40,7 +40,7 @@ def activation_dtype(dtype: jnp.dtype) -> jnp.dtype:
 
 
 def rounded(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-  """x in `dtype`. XLA may skip a plain cast that is followed by its opposite."""
+  """x in `dtype`; XLA may skip a cast that is followed by its opposite."""
   if x.dtype != dtype and activation_dtype(dtype) != dtype:
     bits = jnp.finfo(dtype)
     x = jax.lax.reduce_precision(x, bits.nexp, bits.nmant)

@@ -75,7 +75,8 @@ def main() -> None:
       request = json.loads(line)
       work[line] = make[request['work']](
           transformers.AutoModelForCausalLM.from_config(
-              transformers.AutoConfig.for_model(**request['model'])),
+              transformers.AutoConfig.for_model(**request['model'])).to(
+                  getattr(torch, request['dtype'])),
           *request['loads'])
     start = time.perf_counter()
     work[line]()

@@ -93,6 +93,9 @@ def test_coder_is_paid_for_passed_tests(
       Outcome.TIMEOUT: 3, Outcome.PARSE_ERROR: 0}.get(outcome, 4)
   assert step.state.pass_rate == golden
   assert step.state.program == (text_lib.last_program(action) or '')
+  # The quality is paid once.
+  again = make(sandbox).step(step.state, {'coder': action})
+  assert again.local_rewards == {'coder': 0}
 
 
 def test_outcome_preset_pays_only_golden_tests(sandbox):
