@@ -15,6 +15,7 @@ import os
 import pathlib
 from typing import Any
 
+from absl import logging
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -376,8 +377,10 @@ def build_policies(
       name: dataclasses.replace(policy, learner=_choose_learner(
           policy, config.buckets.microbatch_tokens, devices))
       for name, policy in read_policies(config, names, read_model).items()}
-  for text in {_describe(policy.learner) for policy in policies.values()}:
-    print(text)
+  for learner in {policy.learner for policy in policies.values()}:
+    logging.info(
+        'Matrix products in %s; the backward pass %s their results',
+        learner.dtype, 'recomputes' if learner.remat else 'keeps')
   config = choose_mesh(config, policies, devices, chip)
   meshes = mesh_lib.make_meshes(names, devices, **config.mesh)
   policies = {
@@ -404,13 +407,6 @@ def _choose_learner(
         learner, remat=platform != 'cpu' or kept > _MAX_KEPT * os.sysconf(
             'SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))
   return learner
-
-
-def _describe(learner: policy_lib.LearnerSpec) -> str:
-  recomputed = 'recomputes' if learner.remat else 'keeps'
-  return (
-      f'Matrix products in {learner.dtype}; the backward pass {recomputed} '
-      'their results.')
 
 
 def read_policies(

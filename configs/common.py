@@ -315,7 +315,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.model.trained = 'all'  # All parameters; or 'lora', or 'none'.
   # Dtype of matrix products, 'float32' or 'bfloat16'. 'auto' is float32 on
   # CPUs without instructions for bfloat16, and otherwise bfloat16.
-  c.model.dtype = 'float32' if size == 'nano' else 'auto'
+  c.model.dtype = (
+      'float32' if size == 'nano' else 'auto' if is_small else 'bfloat16')
   # Recompute matrix products in the backward pass, 'True' or 'False'. 'auto'
   # keeps their results on CPUs if they take an eighth of the memory or less.
   c.model.remat = 'auto'

@@ -35,7 +35,7 @@ from configs import pod
 # one turn.
 _KINDS = {
     'recipes': (
-        'train', 'validation[:64]', 'test[:200]', 16, 1.0, {1: 200}),
+        'train', 'validation[:64]', 'test[:200]', 16, 1.0, {1: 200, 2: 200}),
     'humaneval': (
         'test[33:163]', 'test[131:163]', 'test[:32]', 2, 0.7, {1: 650, 2: 390}),
     'coop_humaneval': (
@@ -58,7 +58,9 @@ def get_config(arg: str = ''):
   is_laptop = arg.size in common.LAPTOP
   arg.turns = arg.turns or (
       2 if arg.team == 'discussion' or not is_laptop else 1)
-  common.check_choices(arg, kind=_KINDS, turns=(1,) if is_small else (1, 2))
+  common.check_choices(
+      arg, kind=_KINDS,
+      turns=(1,) if is_small and arg.team != 'discussion' else (1, 2))
   if is_small != (arg.kind == 'recipes'):
     raise ValueError(
         f'size={arg.size!r} does not go with kind={arg.kind!r}: nano writes '

@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 
 import jax
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax import model
 from atgrpo_jax.io import workdir as workdir_lib
 from configs import common
 from tests import echo
@@ -22,6 +24,7 @@ BAD_VALUES = {
     'policies': ('one',),
     'policy_map': ((('first', 'a'),),),
     'model.dtype': ('float99',),
+    'model.remat': ('maybe',),
     'rollout.mode': ('bush',),
     'rollout.num_tasks': (0,),
     'rollout.group_size': (1,),
@@ -128,6 +131,21 @@ def test_every_policy_has_separate_buffers(changes, names, echo_folder):
   jax.tree.map(lambda x: x.delete(), first)
   for params in others:
     assert float(params['embedding'].sum()) != 0.0
+
+
+@pytest.mark.parametrize('pages, remat, recomputes', [
+    # An eighth of 8 KiB is too little for a microbatch.
+    (2**20, 'auto', False), (2, 'auto', True), (2**20, 'True', True),
+    (2, 'False', False)])
+def test_products_are_recomputed_where_memory_is_short(
+    echo_folder, monkeypatch, pages, remat, recomputes):
+  sizes = {'SC_PAGE_SIZE': 4096, 'SC_PHYS_PAGES': pages}
+  monkeypatch.setattr(os, 'sysconf', sizes.get)
+  experiment = echo.experiment(
+      echo_folder, **{'model.remat': remat, 'model.dtype': 'auto'})
+  learner = experiment.policies['shared'].learner
+  assert learner.remat is recomputes
+  assert learner.dtype == model.fastest_dtype('cpu')
 
 
 def test_workdir_has_one_config_and_one_trainer(tmp_path):

@@ -79,8 +79,8 @@ def forward(
     rows: the decoding candidates, with a cache. All arguments but the prefix
       then have N * R for P, G = 1 and X = 1.
     dtype: dtype of the matrix products.
-    remat: recompute each layer in the backward pass; otherwise its products
-      with parameters are kept.
+    remat: recompute each layer in the backward pass. Otherwise everything is
+      kept, or on CPUs the products with parameters.
 
   Returns:
     hidden: [P, G, X, D], normalised; see `unembed`.
@@ -129,13 +129,16 @@ def forward(
       x, kv = layer(mesh_lib.constrain(x, mesh_lib.ROWS), *xs)
       return mesh_lib.constrain(x, mesh_lib.ROWS, None, None, 'tensor'), kv
 
-    # Without `remat` the backward pass recomputes attention and all that is
-    # cheap, which takes a third of the memory of keeping everything.
-    policy = None if remat else (
-        jax.checkpoint_policies.save_only_these_names(layers.PRODUCT))
+    if remat:
+      body = jax.checkpoint(body)
+    elif mesh_lib.platform() == 'cpu':
+      # Recomputing attention and all that is cheap saves two thirds of the
+      # memory. Kernels of TPUs and GPUs need little memory.
+      body = jax.checkpoint(
+          body, policy=jax.checkpoint_policies.save_only_these_names(
+              layers.PRODUCT))
     x, kv = jax.lax.scan(
-        jax.checkpoint(body, policy=policy, prevent_cse=False), x,
-        (params['layers'], params.get('lora'), prefix_kv))
+        body, x, (params['layers'], params.get('lora'), prefix_kv))
     x = mesh_lib.constrain(x, mesh_lib.ROWS)
   else:
     params = unstack(params, config)

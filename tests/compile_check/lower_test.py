@@ -92,7 +92,7 @@ def found():
   changes = {
       'buckets.groups': (16,),
       'critic.kind': 'central',
-      'policies': 'per_role',
+      'policies': 'per_role', 'model.remat': 'True',
       'per_policy': (('tool', 'model.trained', 'lora'),)}
   done = subprocess.run(
       [sys.executable, '-c',
