@@ -15,7 +15,6 @@ import os
 import pathlib
 from typing import Any
 
-from absl import logging
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -377,10 +376,6 @@ def build_policies(
       name: dataclasses.replace(policy, learner=_choose_learner(
           policy, config.buckets.microbatch_tokens, devices))
       for name, policy in read_policies(config, names, read_model).items()}
-  for learner in {policy.learner for policy in policies.values()}:
-    logging.info(
-        'Matrix products in %s; the backward pass %s their results',
-        learner.dtype, 'recomputes' if learner.remat else 'keeps')
   config = choose_mesh(config, policies, devices, chip)
   meshes = mesh_lib.make_meshes(names, devices, **config.mesh)
   policies = {

@@ -242,7 +242,7 @@ def use_coder(
   c.buckets.prompt = prompt_buckets
   c.buckets.completion = (max_new_tokens // 2, max_new_tokens)
   c.buckets.groups = (4, 64)
-  c.buckets.microbatch_tokens = 2400
+  c.buckets.microbatch_tokens = 1700
   c.train.checkpoint_every = c.train.groups_every = 5
 
 
