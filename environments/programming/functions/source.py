@@ -70,9 +70,21 @@ def has_return(function: str) -> bool:
 
 
 def calls_aux(main: str) -> bool:
-  """True if a function calls `aux`."""
+  """True if a function calls `aux` and does not define it."""
   tree = _parse(main)
-  return tree is not None and any(map(_is_call_of_aux, ast.walk(tree)))
+  return (
+      tree is not None and any(map(_is_call_of_aux, ast.walk(tree)))
+      and not any(map(_defines_aux, ast.walk(tree))))
+
+
+def _defines_aux(node: ast.AST) -> bool:
+  match node:
+    case (ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name)
+          | ast.ClassDef(name=name) | ast.arg(arg=name)
+          | ast.Name(id=name, ctx=ast.Store())
+          | ast.alias(asname=str(name)) | ast.alias(name=name, asname=None)):
+      return name == AUX
+  return False
 
 
 def is_wrapper(main: str) -> bool:

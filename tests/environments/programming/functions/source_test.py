@@ -68,6 +68,11 @@ def test_has_return(function, has):
     ('y = aux(x)\n  return x', 1, 0, 1),
     ('y = aux(x)\n  aux(y)\n  return y', 1, 0, 1),
     ('return x', 0, 0, 0),
+    # The function defines another aux.
+    ('def aux(y): return y\n  return 1 + aux(x)', 0, 0, 0),
+    ('aux = lambda y: y\n  return 1 + aux(x)', 0, 0, 0),
+    ('from os import getenv as aux\n  return 1 + aux(x)', 0, 0, 0),
+    ('for aux in (len,): return 1 + aux(x)', 0, 0, 0),
     ('return "aux(x)"', 0, 0, 0),
     ('pass', 0, 1, 0),
     ('y = aux (x)\n  return (y)', 1, 1, 0),
