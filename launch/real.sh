@@ -9,7 +9,7 @@ Usage: bash launch/real.sh [OPTION ...] [-- CONFIG OVERRIDE ...]
 
 Installs atgrpo_jax into .venv (skipped if that is up to date), downloads a model
 and data, trains two agents, and prints the results of held-out tasks before and
-after. Needs Python 3.11 or newer (PYTHON names one), 10 GiB of memory and, the
+after. Needs Python 3.11 or newer (PYTHON names one), 13 GiB of memory and, the
 first time, a package index. Run it again to resume.
 
   --task NAME     humaneval (default): Qwen2.5-Coder-0.5B writes a helper and its

@@ -15,7 +15,7 @@ Deviations from the paper:
    the paper, they do not clip it. They also keep AT-GRPO's importance weights
    between sampler and learner.
 
-Deviations from the authors' code, CoMLRL 1.4.3, each with a test:
+Deviations from the authors' code, CoMLRL 1.4.3, the first three with a test:
 1. The discount is not ignored.
 2. A candidate in several joint actions gets the mean of their returns;
    `cross_credit='sum'` restores the sum.

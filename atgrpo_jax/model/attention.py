@@ -156,4 +156,3 @@ def _attend_block(
         einsum('pkqs,pksh->pkqh', shared, prefix[1]))
   mixed = (mixed / total).astype(q.dtype)
   return mixed.reshape(groups, heads, candidates, queries, -1, width)
-
