@@ -157,11 +157,16 @@ def _score(params, config, batch, spec):
   hidden, _ = model.forward(
       params, config, inputs, prefix=prefix, dtype=dtype, remat=remat)
 
+  def score_chunk(head, hidden, tokens):
+    logits = mesh_lib.constrain(
+        model.unembed(head, config, hidden, dtype), None, 'tensor')
+    return (losses.token_logprobs(logits, tokens, spec.temperature),
+            losses.entropy(logits, spec.temperature))
+
   def score_shard(head, split):
     hidden, tokens, mask = split
     hidden = hidden.reshape(-1, hidden.shape[-1])
     # Unmasked tokens come first; fully masked chunks are skipped.
-    num_unmasked = jnp.sum(mask)
     size = mask.size
     chunk = min(
         size, max(_MIN_LOGIT_CHUNK, min(_MAX_LOGIT_CHUNK, size // 8)))
@@ -172,26 +177,9 @@ def _score(params, config, batch, spec):
       return jnp.take(x, order, axis=0, mode='clip').reshape(
           -1, chunk, *x.shape[1:])
 
-    # The inner checkpoint keeps logits out of the residuals of `cond`. The
-    # outer one keeps each chunk from saving a copy of the head.
-    @jax.checkpoint
-    def score_chunk(hidden, tokens):
-      logits = mesh_lib.constrain(
-          model.unembed(head, config, hidden, dtype), None, 'tensor')
-      logprobs = losses.token_logprobs(logits, tokens, spec.temperature)
-      return logprobs, losses.entropy(logits, spec.temperature)
-
-    @functools.partial(jax.checkpoint, prevent_cse=False)
-    def score_unless_masked(xs):
-      start, hidden, tokens = xs
-      zeros = jnp.zeros(tokens.shape)
-      return jax.lax.cond(
-          start < num_unmasked, score_chunk, lambda *_: (zeros, zeros),
-          hidden, tokens)
-
-    scores = jax.lax.map(score_unless_masked, (
-        jnp.arange(0, order.size, chunk), in_chunks(hidden),
-        in_chunks(tokens.ravel())))
+    scores = _map_first(
+        score_chunk, -(-jnp.sum(mask) // chunk), head, in_chunks(hidden),
+        in_chunks(tokens.ravel()))
     return tuple(
         jnp.zeros(size).at[order].set(x.ravel(), mode='drop').reshape(
             mask.shape) for x in scores)
@@ -199,6 +187,52 @@ def _score(params, config, batch, spec):
   return mesh_lib.per_shard(score_shard)(
       model.head_params(params, config),
       (hidden, batch.completions, completion_mask(batch)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _map_first(function, count, whole, xs, indices):
+  """`function(whole, x, index)` of the first `count` [], and zeros of the rest.
+
+  The backward pass computes the function again, so that no logits are kept.
+  `jax.checkpoint` would copy `whole` for each x.
+  """
+  def call(scanned):
+    i, *args = scanned
+    shapes = jax.eval_shape(function, whole, *args)
+    return jax.lax.cond(
+        i < count, function,
+        lambda *_: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes),
+        whole, *args)
+
+  return jax.lax.map(call, (jnp.arange(len(xs)), xs, indices))
+
+
+def _map_first_forward(function, *args):
+  return _map_first(function, *args), args
+
+
+def _map_first_backward(function, args, cotangents):
+  count, whole, xs, indices = args
+
+  def add(total, x, index, cotangent):
+    _, backward = jax.vjp(
+        lambda whole, x: function(whole, x, index), whole, x)
+    of_whole, of_x = backward(cotangent)
+    return jax.tree.map(jnp.add, total, of_whole), of_x
+
+  def call(total, scanned):
+    i, x, *args = scanned
+    return jax.lax.cond(
+        i < count, add, lambda total, x, *_: (total, jnp.zeros_like(x)), total,
+        x, *args)
+
+  grads = jax.lax.scan(
+      call, jax.tree.map(jnp.zeros_like, whole),
+      (jnp.arange(len(xs)), xs, indices, cotangents))
+  return None, *grads, None
+
+
+_map_first.defvjp(_map_first_forward, _map_first_backward)
 
 
 def _values(params, inputs, lengths, config, spec):
