@@ -139,7 +139,7 @@ def fill(
     slots: current slots; donated.
     slot_ids: [N, B] int32, slots of the B prompts of each of the N shards;
       padding rows have a number beyond the last slot.
-    prompts: [N * B, S] int32, padded at the end.
+    prompts: [N * B, S] int32, padded at the end; no longer than the slots.
     prompt_lengths: [N * B] int32, at least 1.
     key_ids: [N * B, K] uint32, see `group_keys`; each candidate folds its index
       into the key of its group.
@@ -158,10 +158,12 @@ def fill(
   shape = len(prompts), spec.group_size
   candidate_keys = jax.vmap(
       jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
-  keys, values = (
-      tuple(x.astype(spec.dtype)) for x in (prefix.keys, prefix.values))
+  length = slots.prefix.keys[0].shape[-1]
+  cache = model.along_positions(
+      lambda axis, x: _resized(x.astype(spec.dtype), length, axis),
+      model.RowCache(tuple(prefix.keys), tuple(prefix.values)))
   filled = Slots(
-      prefix=model.PromptCache(keys, values, prefix.lengths),
+      prefix=model.PromptCache(cache.keys, cache.values, prefix.lengths),
       lengths=jnp.zeros_like(prompt_lengths),
       last=jnp.broadcast_to(last, shape), running=jnp.ones(shape, bool),
       budgets=budgets,
@@ -308,13 +310,19 @@ def move_rows(
   arbitrary for a free row.
   """
   def moved(axis, x):
-    size = x.shape[axis]
-    x = jax.lax.slice_in_dim(x, 0, min(capacity, size), axis=axis)
-    pad = [(0, 0)] * x.ndim
-    pad[axis] = 0, max(capacity - size, 0)
-    return jnp.pad(mesh_lib.gather_per_shard(x, order), pad)
+    size = min(capacity, x.shape[axis])
+    x = mesh_lib.gather_per_shard(_resized(x, size, axis), order)
+    return _resized(x, capacity, axis)
 
   return _constrain(model.along_positions(moved, past))
+
+
+def _resized(x, size, axis):
+  """x with `size` positions: the first ones, or zeros after them."""
+  x = jax.lax.slice_in_dim(x, 0, min(size, x.shape[axis]), axis=axis)
+  pad = [(0, 0)] * x.ndim
+  pad[axis] = 0, size - x.shape[axis]
+  return jnp.pad(x, pad)
 
 
 def axes_of(x: jax.Array) -> tuple:

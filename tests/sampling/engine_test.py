@@ -100,6 +100,21 @@ def test_arrival_of_requests_changes_ties_only(params, sampled):
   assert num_different(found, sampled) <= 1
 
 
+def test_prompts_are_computed_without_the_padding_of_their_slots(
+    params, sampled, monkeypatch):
+  fill, shapes = programs.fill, set()
+
+  def record(params, slots, slot_ids, prompts, *args, **kwargs):
+    shapes.add(prompts.shape)
+    return fill(params, slots, slot_ids, prompts, *args, **kwargs)
+
+  monkeypatch.setattr(programs, 'fill', record)
+  monkeypatch.setattr(engine_lib, '_MAX_CPU_PREFILL', 2048)
+  found = drain(make_engine(params, prompt_length=512), make_requests())
+  assert shapes == {(4, 128), (1, 128)}
+  assert num_different(found, sampled) <= 1
+
+
 def test_rows_that_move_keep_their_adapter(params):
   spec = model.LoraSpec(rank=3, alpha=3.0, targets=('.*kernel',))
   weights = [
