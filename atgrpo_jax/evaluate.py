@@ -83,13 +83,13 @@ def evaluate(
   num_success = len(turns_to_solve)
   returns = [
       float(sum(node.team_rewards[0] for node in nodes)) for nodes in episodes]
-  terms = collections.defaultdict(list)
-  for nodes in finished:
-    last_values = {}  # Of each term: not every role has all terms.
-    for node in nodes:
-      last_values |= node.steps[0].reward_terms
-    for name, value in last_values.items():
-      terms[name].append(value)
+  last_terms = [  # Of each episode: not every role has all terms.
+      {} if nodes[-1].failed(0) else dict(itertools.chain.from_iterable(
+          node.steps[0].reward_terms.items() for node in nodes))
+      for nodes in episodes]
+  terms = {
+      name: [values.get(name) for values in last_terms]
+      for name in dict.fromkeys(itertools.chain(*last_terms))}
 
   return {
       'num_tasks': len(tasks),
@@ -99,12 +99,14 @@ def evaluate(
       'successes': successes(episodes),
       'clusters': clusters(tasks),
       'interval': wilson_interval(num_success, len(finished)),
-      # Undiscounted team returns, None for failed tasks. Reward terms are means
-      # of the last value in each episode.
+      # Undiscounted team returns, None for failed tasks. `terms` has the last
+      # value of a reward term in each episode, None without one.
       'mean_return': statistics.fmean(filter(math.isfinite, returns)),
       'returns': [x if math.isfinite(x) else None for x in returns],
       'reward_terms': {
-          name: statistics.fmean(x) for name, x in terms.items()},
+          name: statistics.fmean(x for x in values if x is not None)
+          for name, values in terms.items()},
+      'terms': terms,
       'mean_turns': sum(num_turns) / len(finished),
       'mean_turns_to_solve': (
           sum(turns_to_solve) / num_success if num_success else None),
@@ -453,8 +455,9 @@ def print_comparison(
   print_table({'before': before, 'after': after})
   print(f'held-out success: before {100 * before["success"]:.1f} %, after '
         f'{100 * after["success"]:.1f} % ({after["num_tasks"]} tasks)')
-  print(f'held-out return: before {_format_return(before)}, after '
-        f'{_format_return(after)}')
+  for name in ('return', *before.get('terms', ())):
+    print(f'held-out {name}: before {_format_mean(before, name)}, after '
+          f'{_format_mean(after, name)}')
 
 
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -472,11 +475,18 @@ def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
           f'{result["step"]:5d}')
 
 
-def _format_return(result: Mapping[str, Any]) -> str:
-  """Formats the mean return with an interval from a bootstrap over clusters."""
-  low, high = _bootstrap(
-      np.array(result['returns'], float), np.array(result['clusters']))
-  return f'{result["mean_return"]:.3f} ({low:.3f} … {high:.3f})'
+def _format_mean(result: Mapping[str, Any], name: str) -> str:
+  """Formats a mean over tasks with an interval from a bootstrap over clusters.
+
+  `name` is 'return' or a reward term.
+  """
+  values = np.array(
+      result['returns'] if name == 'return' else result['terms'].get(name),
+      float)
+  if np.all(np.isnan(values)):
+    return 'none'
+  low, high = _bootstrap(values, np.array(result['clusters']))
+  return f'{np.nanmean(values):.3f} ({low:.3f} … {high:.3f})'
 
 
 def _print_extras(result: Mapping[str, Any]) -> None:

@@ -62,6 +62,7 @@ def test_exact_result(monkeypatch, capsys):
       'mean_return': 1.0,
       'returns': [1.0, 1.0, None, 1.0],
       'reward_terms': {'total': (5 + 2 + 1) / 3},
+      'terms': {'total': [5.0, 2.0, None, 1.0]},
       'mean_turns': (2 + 1 + 1) / 3,
       'mean_turns_to_solve': (2 + 1 + 1) / 3,
       'truncated': 0.0,
@@ -104,18 +105,22 @@ def test_the_last_value_of_a_term_may_come_before_the_last_step(monkeypatch):
   assert (result['mean_turns'], result['reward_terms']) == (2, {'total': 5.0})
 
 
-def test_comparison_prints_intervals_of_the_return(capsys):
+def test_comparison_prints_intervals_of_the_return_and_its_terms(capsys):
   result = {
       'success': 0.5, 'interval': (0.4, 0.6), 'mean_return': 0.5,
       'returns': [0.0, 1.0] * 50 + [None], 'clusters': list(range(101)),
       'mean_turns': 1.0, 'mean_turns_to_solve': None, 'num_tasks': 101,
       'step': 0}
-  after = result | {'mean_return': 0.25, 'returns': [0.25] * 100 + [None]}
+  result['terms'] = {'halves': result['returns'], 'of_a': [None] * 101}
+  after = result | {'returns': [0.25] * 100 + [None]}
   evaluate.print_comparison(result, after)
-  assert re.search(
-      r'return: before 0\.500 \(0\.4[01]\d … 0\.(59|60)\d\), '
-      r'after 0\.250 \(0\.250 … 0\.250\)$',
-      capsys.readouterr().out, re.MULTILINE)
+  out = capsys.readouterr().out
+  interval = r'0\.500 \(0\.4[01]\d … 0\.(59|60)\d\)'
+  for line in (
+      f'return: before {interval}, after 0.250 \\(0.250 … 0.250\\)',
+      f'halves: before {interval}, after {interval}',
+      'of_a: before none, after none'):
+    assert re.search(f'^held-out {line}$', out, re.MULTILINE)
 
 
 def test_response_time(monkeypatch):
