@@ -240,7 +240,8 @@ def use_coder(
   c.optimizer.warmup_updates = 0
   c.optimizer.weight_decay = 0.0
   c.buckets.prompt = prompt_buckets
-  c.buckets.completion = (max_new_tokens // 2, max_new_tokens)
+  c.buckets.completion = tuple(
+      max_new_tokens * quarters // 4 for quarters in (1, 2, 3, 4))
   c.buckets.groups = (4, 64)
   c.buckets.microbatch_tokens = 1700
   c.train.checkpoint_every = c.train.groups_every = 5
