@@ -148,7 +148,8 @@ trainer_command() {
 # Sets the variables that make a run on a CPU fast, unless the caller has.
 tune_for_cpu() {
   # glibc returns freed arrays to the system, which clears every page of the
-  # next ones: a fifth of the CPU time of an update. Keep them instead.
+  # next ones: a fifth of the CPU time of an update. Keep them instead, unless
+  # they have 1 GiB or more: few programs would use such a gap again.
   local keep=glibc.malloc.mmap_threshold=1073741824
   keep+=:glibc.malloc.trim_threshold=17179869184
   keep+=:glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1
@@ -229,18 +230,22 @@ print(hashlib.sha256("\0".join([setup, *sys.argv[1:]]).encode()).hexdigest())
   printf '%s\n' "$wanted" | tee "$VENV/installed-$extra" > "$VENV/installed-"
 }
 
-# prepare_cpu_run NAME OPTION EXTRA ARGUMENT ...: parses the options --seed,
-# --workdir and --OPTION, installs this checkout with the extra, and changes to
-# its root.
-prepare_cpu_run() {
+# parse_cpu_options NAME OPTION ARGUMENT ...: parses the options --seed, --workdir
+# and --OPTION.
+parse_cpu_options() {
   seed=0 workdir=''
-  parse_options "seed workdir $2" '' "${@:4}"
+  parse_options "seed workdir $2" '' "${@:3}"
   [[ "$seed" =~ ^[0-9]+$ ]] ||
     stop "--seed is '$seed', but must be a whole number, such as 0"
   workdir="${workdir:-$ROOT/runs/$1${task:+-$task}-seed-$seed}"
   workdir="${workdir%/}"
   resolve_workdir
-  ensure_installed "$3"
+}
+
+# install_for_cpu EXTRA: installs this checkout with the extra, and changes to its
+# root.
+install_for_cpu() {
+  ensure_installed "$1"
   if [[ -e "$workdir" ]]; then
     say "resuming the run in $workdir; delete the folder to start afresh"
   fi
@@ -249,7 +254,7 @@ prepare_cpu_run() {
 }
 
 # train_on_cpu ARGUMENT ...: becomes the trainer, with these arguments, the
-# options of prepare_cpu_run and the overrides of the user.
+# options of parse_cpu_options and the overrides of the user.
 train_on_cpu() {
   local command=("$VENV/bin/python" -m atgrpo_jax.main "$@"
     --workdir "$workdir" --config.seed="$seed" ${rest[@]+"${rest[@]}"})

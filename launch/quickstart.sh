@@ -22,5 +22,6 @@ Example:
 EOF
 }
 
-prepare_cpu_run quickstart '' '' "$@"
+parse_cpu_options quickstart '' "$@"
+install_for_cpu ''
 train_on_cpu --config configs/quickstart.py

