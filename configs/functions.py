@@ -98,7 +98,7 @@ def get_config(arg: str = ''):
 
   if arg.size == 'coder-0.5b':
     common.use_coder(
-        c, prompt_buckets=(512, 1024, 2048, 32512), max_new_tokens=128)
+        c, prompt_buckets=(512, 768, 2048, 32512), max_new_tokens=128)
     c.environment.options.example = True
     c.policies = 'lora_per_role'
     c.rollout.num_tasks = 2
