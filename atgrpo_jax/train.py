@@ -315,6 +315,7 @@ def update(
             buckets=experiment.buckets, reference=references[name],
             frozen_params=experiment.frozen_params.get(name))
   with clock.part('update'):
+    hosts.release_memory()
     # Dispatch all updates before waiting for any: policies on different pools
     # are updated at the same time.
     updates = {}

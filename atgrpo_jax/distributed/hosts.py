@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 import contextlib
+import ctypes
 import os
 import pickle
 import re
@@ -141,3 +142,15 @@ def fetch(tree: Any) -> Any:
 def barrier() -> None:
   """Waits until every process has called it."""
   exchange(None)
+
+
+def release_memory() -> None:
+  """Returns freed memory of this process to the system.
+
+  With the settings of launch/_common.sh, glibc keeps what a rollout has freed,
+  although the next update needs other sizes. Other allocators have no such
+  function.
+  """
+  trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
+  if trim is not None:
+    trim(0)
