@@ -4,7 +4,7 @@
 must capitalise it. The episode succeeds if both are right. The game reads only
 the first word of a completion.
 
-This module is the config, the environment and the dataset builder of a run:
+This module is the config, the environment and the data set of a run:
 
   python -m atgrpo_jax.main --config tests/echo.py \
       --config.model.folder=FOLDER --workdir WORKDIR
@@ -15,11 +15,10 @@ workers start quickly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent import futures
 import dataclasses
 import pathlib
-import types
 from typing import Any
 
 from configs import common
@@ -27,7 +26,7 @@ from environments import env_api
 
 LETTERS = 'abcdef'
 _WORDS = ('<end>', 'first', 'second', 'say', *LETTERS, *LETTERS.upper())
-_SPLIT_SIZES = {'train': 48, 'validation': 16, 'test': 48, 'empty': 0}
+_SPLIT_SIZES = {'train': 48, 'validation': 16, 'test': 48}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,33 +98,10 @@ def make_environment(
   return Echo(max_turns)
 
 
-class _Splits(dict):
-
-  def __missing__(self, split: str):
-    raise ValueError(f'Unknown split {split!r}.')
-
-
-class _Rows(list):
-
-  def __getitems__(self, indices: Sequence[int]) -> list[dict[str, str]]:
-    return [self[i] for i in indices]
-
-
-class Builder:
-  """A dataset builder without files."""
-
-  name, data_dir = 'echo', ''
-
-  def __init__(self, *, data_dir: str | None, file_format: str):
-    del data_dir, file_format
-    self.info = types.SimpleNamespace(splits=_Splits({
-        split: types.SimpleNamespace(num_examples=size)
-        for split, size in _SPLIT_SIZES.items()}))
-
-  def as_data_source(self, split: str) -> _Rows:
-    return _Rows(
-        {'task_id': f'echo/{split}/{i}', 'letter': LETTERS[i % len(LETTERS)]}
-        for i in range(_SPLIT_SIZES[split]))
+def tasks(split: str) -> list[dict[str, str]]:
+  return [
+      {'task_id': f'echo/{split}/{i}', 'letter': LETTERS[i % len(LETTERS)]}
+      for i in range(_SPLIT_SIZES[split])]
 
 
 def get_config():

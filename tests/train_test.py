@@ -233,7 +233,7 @@ def test_a_run_resumes_only_with_the_same_code(
     key, value, echo_folder, tmp_path, monkeypatch):
   module = tmp_path / 'own_code.py'
   module.write_text(
-      'from tests.echo import Builder, make_environment\n\n'
+      'from tests.echo import make_environment, tasks\n\n'
       'def last(returns, *_):\n  return len(returns) - 1\n')
   monkeypatch.syspath_prepend(tmp_path)
   monkeypatch.delitem(sys.modules, 'own_code', raising=False)
