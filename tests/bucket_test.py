@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics
 from atgrpo_jax.viewer import report
+from tests import commands
 from tests import echo
 from tests import fault_injection
 from tests import gcs_emulator
@@ -101,10 +101,7 @@ def test_killed_run_resumes_with_equal_results(
   with api.Run(config, tmp_path / 'run') as run:
     undisturbed = run.train()
 
-  process = subprocess.Popen([
-      sys.executable, '-m', 'atgrpo_jax.main', f'--workdir={folder}',
-      '--config=tests/echo.py',
-      *(f'--config.{name}={value}' for name, value in changes.items())])
+  process = subprocess.Popen(commands.train('tests/echo.py', folder, changes))
   deadline = time.monotonic() + 300
   while _name(folder / 'checkpoints/2/commit_success.txt') not in (
       emulator.objects):

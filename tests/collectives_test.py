@@ -8,15 +8,13 @@ compiled programs of a run on four devices.
 
 import json
 import os
-import pathlib
 import re
 import subprocess
-import sys
 
 from atgrpo_jax.compile_check import costs
 from configs import common
-
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from tests import checkout
+from tests import commands
 
 # Two pools of two devices: an adapter and a whole model, each with a critic and
 # more microbatches than the 32 programs that XLA's CPU client queues.
@@ -32,12 +30,11 @@ CHANGES = common.MAGRPO | common.IAC | {
 def test_programs_have_at_most_one_collective(echo_folder, tmp_path):
   # Bite: summing gradients over devices in every microbatch.
   subprocess.run(
-      [sys.executable, '-m', 'atgrpo_jax.main', '--config=tests/echo.py',
-       f'--config.model.folder={echo_folder}', f'--workdir={tmp_path}/run', *(
-           f'--config.{name}={value}' for name, value in CHANGES.items())],
-      cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=600,
-      env=os.environ | {
-          'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '4',
+      commands.train(
+          'tests/echo.py', tmp_path / 'run',
+          {'model.folder': echo_folder} | CHANGES),
+      cwd=checkout.ROOT, check=True, stdout=subprocess.DEVNULL, timeout=600,
+      env=commands.with_cpu_devices(4) | {
           'JAX_ENABLE_COMPILATION_CACHE': 'false',
           'XLA_FLAGS': (
               os.environ.get('XLA_FLAGS', '')

@@ -4,11 +4,9 @@ from concurrent import futures
 import dataclasses
 import importlib
 import json
-import pathlib
 import re
 import shlex
 import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -33,14 +31,15 @@ from environments.boards.sokoban import env as sokoban
 from environments.boards.sudoku import env as sudoku
 from environments.math_problems import stories_dataset_builder
 from environments.programming import benchmarks_dataset_builder
+from tests import checkout
 from tests import command_line
+from tests import commands
 from tests import echo
 from tests.environments import echo_sandbox
 from tests.environments.programming import examples
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 NAMES = sorted(
-    path.stem for path in (ROOT / 'configs').glob('*.py')
+    path.stem for path in (checkout.ROOT / 'configs').glob('*.py')
     if path.stem not in ('__init__', 'common'))
 # Mode of the command in the config's docstring, if it is not training.
 MODES = {'pod': 'compile_check'}
@@ -267,12 +266,10 @@ def small_folder(tmp_path_factory):
 def test_debug_edition_runs(small_folder, tmp_path):
   workdir = tmp_path / 'run'
   done = subprocess.run(
-      [sys.executable, '-m', 'atgrpo_jax.main',
-       '--config=configs/plan_path.py:debug', f'--workdir={workdir}',
-       f'--config.model.folder={small_folder}',
-       '--config.environment.max_turns=1',
-       '--config.rollout.max_new_tokens=32'],
-      cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+      commands.train('configs/plan_path.py:debug', workdir, {
+          'model.folder': small_folder, 'environment.max_turns': 1,
+          'rollout.max_new_tokens': 32}),
+      cwd=checkout.ROOT, text=True, capture_output=True)
   assert done.returncode == 0, done.stderr
   assert done.stdout.endswith(f'report: {workdir}/report.html\n')
   log = (workdir / 'metrics.jsonl').read_text().splitlines()

@@ -4,8 +4,6 @@ The test runs this module as a program with eight devices.
 """
 
 import dataclasses
-import os
-import pathlib
 import subprocess
 import sys
 
@@ -20,11 +18,12 @@ from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
+from tests import checkout
+from tests import commands
 from tests import specs
 from tests.learner import critic_test
 from tests.rl import tiny
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIG = dataclasses.replace(tiny.CONFIG, num_layers=1, tied_head=False)
 LORA = model.LoraSpec(3, 6.0, ('attention/[qo]/kernel', 'down/kernel'))
 SPEC = specs.learner()
@@ -162,9 +161,8 @@ def main() -> None:
 
 def test_eight_devices_compute_what_one_does():
   subprocess.run(
-      [sys.executable, '-m', 'tests.eight_devices_test'], cwd=ROOT, check=True,
-      timeout=600, env=os.environ | {
-          'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '8'})
+      [sys.executable, '-m', 'tests.eight_devices_test'], cwd=checkout.ROOT,
+      check=True, timeout=600, env=commands.with_cpu_devices(8))
 
 
 if __name__ == '__main__':

@@ -14,9 +14,10 @@ import time
 
 import pytest
 
+from tests import checkout
+from tests import commands
 from tests import fault_injection
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 _ECHO = {
     'rollout.num_tasks': 4, 'rollout.group_size': 4, 'train.num_steps': 12,
     'train.checkpoint_every': 2, 'train.groups_every': 1,
@@ -32,10 +33,8 @@ class _Run:
     self._log = workdir.parent / f'{workdir.name}.log'
     with self._log.open('w') as log:
       self.process = subprocess.Popen(
-          [sys.executable, '-m', 'atgrpo_jax.main', f'--config={config}',
-           f'--workdir={workdir}', *(
-               f'--config.{name}={value}' for name, value in changes.items())],
-          cwd=ROOT, stdout=log, stderr=log)
+          commands.train(config, workdir, changes), cwd=checkout.ROOT,
+          stdout=log, stderr=log)
 
   def is_running(self):
     return self.process.poll() is None
@@ -116,7 +115,7 @@ def test_full_disk_is_one_sentence_and_loses_nothing(
       ['unshare', '--map-root-user', '--mount', 'bash', '-c', mount, 'bash',
        tmp_path, sys.executable, '-c', code, __file__, 'fill_disk', tmp_path,
        str(seed), str(seconds), *(f'{k}={v}' for k, v in changes.items())],
-      cwd=ROOT, capture_output=True, text=True)
+      cwd=checkout.ROOT, capture_output=True, text=True)
   if 'unshare' in result.stderr:
     pytest.skip(f'needs user namespaces: {result.stderr}')
   assert result.returncode == 0, result.stderr

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from configs import pod
 from models import wheels
 from models.smollm2 import __main__ as smollm2
 from tests import checkout
+from tests import commands
 
 _NANO = checkout.ROOT / 'models' / 'nano'
 # The setting of docs/hardware.md for Qwen3-0.6B on a laptop.
@@ -67,9 +67,7 @@ def _train(config, workdir, overrides):
       key: value for key, value in os.environ.items()
       if key not in ('JAX_DISABLE_MOST_OPTIMIZATIONS', 'XLA_FLAGS')}
   process = subprocess.Popen(
-      [sys.executable, '-m', 'atgrpo_jax.main', '--config', config,
-       f'--workdir={workdir}',
-       *(f'--config.{key}={value}' for key, value in overrides.items())],
+      commands.train(config, workdir, overrides),
       env=env | {'JAX_NUM_CPU_DEVICES': '1'}, cwd=checkout.ROOT)
   _, status, usage = os.wait4(process.pid, 0)
   assert status == 0

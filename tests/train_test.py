@@ -6,7 +6,6 @@ Most tests compare a run with one that finished undisturbed.
 import dataclasses
 import json
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -30,10 +29,10 @@ from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from configs import common
 from configs import plan_path
+from tests import checkout
+from tests import commands
 from tests import echo
 from tests import fault_injection
-
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Saves steps 2 and 4 and validates after step 3.
 CHANGES = {
@@ -62,7 +61,7 @@ def _nodes(workdir, step):
 def _signalled(condition_fn, number, command):
   """Signals a training process; returns its exit status and output."""
   child = subprocess.Popen(
-      command, start_new_session=True, cwd=ROOT, text=True,
+      command, start_new_session=True, cwd=checkout.ROOT, text=True,
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
   deadline = time.monotonic() + 300
   try:
@@ -82,10 +81,8 @@ def test_a_killed_and_then_stopped_run_resumes_bit_for_bit(
     finished, echo_folder, tmp_path, capsys):
   workdir = tmp_path / 'run'
   experiment = echo.experiment(echo_folder, **CHANGES)
-  command = [
-      sys.executable, '-m', 'atgrpo_jax.main', '--config=tests/echo.py',
-      f'--config.model.folder={echo_folder}', f'--workdir={workdir}',
-      *(f'--config.{name}={value}' for name, value in CHANGES.items())]
+  command = commands.train(
+      'tests/echo.py', workdir, {'model.folder': echo_folder} | CHANGES)
   status, out = _signalled(
       (workdir / 'checkpoints/2').exists, signal.SIGKILL, command)
   assert status == -signal.SIGKILL, out

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-import pathlib
 import subprocess
 import sys
 
@@ -15,8 +13,8 @@ import pytest
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.sampling import engine
 from configs import pod
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests import checkout
+from tests import commands
 
 
 def small_config(**changes):
@@ -98,10 +96,8 @@ def found():
       [sys.executable, '-c',
        'import json\nfrom tests.compile_check import lower_test as test\n'
        f'print(json.dumps(test.check_and_run({changes!r})))'],
-      cwd=ROOT, check=True, text=True,
-      stdout=subprocess.PIPE, timeout=300, env=os.environ | {
-          'JAX_PLATFORMS': 'cpu',
-          'JAX_NUM_CPU_DEVICES': '4'})
+      cwd=checkout.ROOT, check=True, text=True, stdout=subprocess.PIPE,
+      timeout=300, env=commands.with_cpu_devices(4))
   return json.loads(done.stdout)
 
 

@@ -1,13 +1,9 @@
 """Several processes train as one, end together, and resume."""
 
 import json
-import os
-import pathlib
 import re
 import signal
-import socket
 import subprocess
-import sys
 import time
 
 import jax
@@ -18,28 +14,25 @@ from atgrpo_jax import errors
 from atgrpo_jax import train
 from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import tree as tree_lib
+from tests import checkout
+from tests import commands
 from tests import echo
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 # jax aborts a process if it notices a lost one before a computation fails.
 PEER_LOST = errors.InfrastructureError.status, -signal.SIGABRT
 
 
 def _start(folder, workdir, **changes):
   """Starts the two processes of a run, with one device each."""
-  with socket.socket() as free:
-    free.bind(('localhost', 0))
-    address = f'localhost:{free.getsockname()[1]}'
+  command = commands.train(
+      'tests/echo.py', workdir, {'model.folder': folder} | changes)
+  address = commands.free_address()
   return [
       subprocess.Popen(
-          [sys.executable, '-m', 'atgrpo_jax.main', '--config=tests/echo.py',
-           f'--workdir={workdir}', f'--config.model.folder={folder}',
-           *(f'--config.{name}={value}' for name, value in changes.items()),
-           '--distributed', f'--coordinator_address={address}',
+          [*command, '--distributed', f'--coordinator_address={address}',
            '--num_processes=2', f'--process_id={index}'],
-          cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-          env=os.environ | {
-              'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '1'})
+          cwd=checkout.ROOT, text=True, stdout=subprocess.PIPE,
+          stderr=subprocess.PIPE, env=commands.with_cpu_devices(1))
       for index in range(2)]
 
 

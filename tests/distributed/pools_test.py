@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 
@@ -21,10 +20,10 @@ from atgrpo_jax.distributed import hosts
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import checkpoints
 from configs import common
+from tests import checkout
+from tests import commands
 from tests import echo
 from tests import fault_injection
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 CHANGES = {
     'policies': 'per_role', 'rollout.num_tasks': 4, 'train.checkpoint_every': 1,
@@ -41,17 +40,14 @@ RUNS = {
 
 def _start(function, *args, num_processes):
   """Calls a function of this module in processes with 4 devices in total."""
-  with socket.socket() as free:
-    free.bind(('localhost', 0))
-    address = f'localhost:{free.getsockname()[1]}'
+  address = commands.free_address()
   return [
       subprocess.Popen(
           [sys.executable, '-m', 'tests.distributed.pools_test', address,
            str(num_processes), str(index), function, *map(str, args)],
-          cwd=ROOT, text=True, stdout=subprocess.PIPE,
-          stderr=subprocess.STDOUT, env=os.environ | {
-              'JAX_PLATFORMS': 'cpu',
-              'JAX_NUM_CPU_DEVICES': str(4 // num_processes)})
+          cwd=checkout.ROOT, text=True, stdout=subprocess.PIPE,
+          stderr=subprocess.STDOUT,
+          env=commands.with_cpu_devices(4 // num_processes))
       for index in range(num_processes)]
 
 

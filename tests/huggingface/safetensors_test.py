@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tracemalloc
@@ -23,6 +22,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
+from tests import commands
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 
@@ -132,9 +132,7 @@ def test_processes_read_only_their_shards_and_export_together(tmp_path):
   safetensors_lib.save(
       tmp_path / 'model', init_params(jax.random.key(0), CONFIG), CONFIG,
       jnp.bfloat16)
-  with socket.socket() as free:
-    free.bind(('localhost', 0))
-    address = f'localhost:{free.getsockname()[1]}'
+  address = commands.free_address()
   processes = [
       subprocess.Popen(
           [sys.executable, '-c',
@@ -142,8 +140,7 @@ def test_processes_read_only_their_shards_and_export_together(tmp_path):
            'from tests.huggingface import safetensors_test as test; '
            f'test._check_process({str(tmp_path)!r})'],
           cwd=GOLDENS.parents[1], text=True, stdout=subprocess.PIPE,
-          stderr=subprocess.STDOUT, env=os.environ | {
-              'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': '4',
+          stderr=subprocess.STDOUT, env=commands.with_cpu_devices(4) | {
               'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo'})
       for i in range(2)]
   for process in processes:
