@@ -109,6 +109,11 @@ def wait_until(condition_fn, seconds=60):
     time.sleep(0.02)
 
 
+def is_running(pid):
+  """False for a process that has ended, although init may reap it later."""
+  return os.path.exists(f'/proc/{pid}/exe')
+
+
 def _write_executable(path, text):
   path.write_text(text)
   path.chmod(path.stat().st_mode | stat.S_IXUSR)

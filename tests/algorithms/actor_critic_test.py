@@ -42,7 +42,7 @@ def play(
 
   names = ['central'] if kind == 'central' else environment.roles
   runner = scripted.make_runner(
-      dict.fromkeys(environment.roles, magrpo_test.Digits()),
+      dict.fromkeys(environment.roles, magrpo_test.DIGITS),
       {role: role for role in environment.roles}, environment)
   critics = actor_critic.Critics(
       specs.critic(kind=kind, gae_lambda=gae_lambda),

@@ -122,8 +122,7 @@ KINDS = (
 @pytest.mark.parametrize('kind', KINDS)
 def test_groups_do_not_depend_on_other_tasks(kind):
   def play(names, **changes):
-    runner = scripted.make_runner(
-        dict.fromkeys(('one', 'two'), scripted.Dice()), **changes)
+    runner = scripted.make_runner(**changes)
     trees = scripted.collect(
         runner, dict.fromkeys(names, 7), group_size=4, selection_epsilon=0.5,
         **kind)
@@ -206,8 +205,7 @@ class Cancelling(scripted.Counting):
     {'mode': 'parallel', 'return_type': 'episode_return',
      'group_key': ('env',)}])
 def test_rounding_has_no_advantage_in_any_mode(kind, alpha):
-  runner = scripted.make_runner(
-      dict.fromkeys(('one', 'two'), scripted.Dice()), environment=Noisy())
+  runner = scripted.make_runner(environment=Noisy())
   trees = scripted.collect(
       runner, {'A': 99}, group_size=4, alpha=alpha, **kind)
   groups = tree_lib.groups_of(trees)
@@ -218,8 +216,7 @@ def test_rounding_has_no_advantage_in_any_mode(kind, alpha):
 @pytest.mark.parametrize('kind', [
     {}, {'mode': 'parallel'}, {'mode': 'joint', 'return_type': 'immediate'}])
 def test_rewards_of_two_precisions_may_cancel(kind):
-  runner = scripted.make_runner(
-      dict.fromkeys(('one', 'two'), scripted.Dice()), environment=Cancelling())
+  runner = scripted.make_runner(environment=Cancelling())
   trees = scripted.collect(runner, {'A': 99}, group_size=4, **kind)
   groups = tree_lib.groups_of(trees)
   assert {step.team_reward for tree in trees for node in tree.nodes
@@ -241,8 +238,7 @@ class Endless(scripted.Counting):
     {'mode': 'joint', 'return_type': 'return_to_go'},
     {'mode': 'joint', 'return_type': 'immediate', 'selection': 'uniform'}])
 def test_environment_without_end_is_named(kind):
-  runner = scripted.make_runner(
-      dict.fromkeys(('one', 'two'), scripted.Dice()), environment=Endless())
+  runner = scripted.make_runner(environment=Endless())
   with pytest.raises(errors.UserError, match=(
       r"Endless\.step returned done=False for role 'b' in turn 2 of task 'A',"
       ' the last phase of the last turn; there, return done=True')):
@@ -259,9 +255,7 @@ class Terms(scripted.Counting):
 
 
 def test_terms_of_joint_actions_may_differ():
-  runner = scripted.make_runner(
-      dict.fromkeys(('one', 'two'), scripted.Dice()),
-      environment=Terms((('a', 'b'),), 1))
+  runner = scripted.make_runner(environment=Terms((('a', 'b'),), 1))
   tree, = scripted.collect(
       runner, {'A': 99}, group_size=4, mode='joint', joint_actions='cross',
       return_type='immediate')

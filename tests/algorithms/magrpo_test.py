@@ -1,5 +1,6 @@
 """MAGRPO: hand-worked trees of joint actions."""
 
+import collections
 from collections.abc import Mapping
 import dataclasses
 import math
@@ -59,18 +60,15 @@ class Table:
         outcomes=dict.fromkeys(actions, env_api.Outcome.OK))
 
 
-class Digits:
-  """The script of every prompt."""
-
-  def __getitem__(self, prompt):
-    return '0123'
+# The script of every prompt.
+DIGITS = collections.defaultdict(lambda: '0123')
 
 
 def play(environment, group_key=GROUP_KEY, baseline='mean', scale='none',
          **switches):
   """{(role, turn, branch): group} and the nodes of the tree of one task."""
   runner = scripted.make_runner(
-      {'one': Digits()}, dict.fromkeys(environment.roles, 'one'), environment,
+      {'one': DIGITS}, dict.fromkeys(environment.roles, 'one'), environment,
       alpha=switches.get('alpha', 1.0))
   rollout = specs.rollout(**MAGRPO | switches)
   credit.check(environment, rollout)

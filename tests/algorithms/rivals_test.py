@@ -174,9 +174,7 @@ class Blind(scripted.Counting):
 def test_one_state_per_turn_gives_the_groups_of_at_grpo(
     mode, environment, num_groups):
   def collect(part):
-    runner = scripted.make_runner(
-        dict.fromkeys(('one', 'two'), scripted.Dice()),
-        environment=environment)
+    runner = scripted.make_runner(environment=environment)
     return scripted.collect(
         runner, {'A': 99, 'B': 99}, group_size=4, mode=mode,
         group_key=('env', 'agent', part))

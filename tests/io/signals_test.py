@@ -1,18 +1,15 @@
 """signals.py: when a trainer stops, and what its workers do."""
 
 import os
-import pathlib
 import pty
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from atgrpo_jax.io import signals
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests import checkout
 
 _TRAINER = """
 import multiprocessing
@@ -35,33 +32,25 @@ if __name__ == '__main__':
 """
 
 _STARTING = """
-import time
-from atgrpo_jax.io import signals
-
-with signals.StopFlag().listen():
-  try:
-    print('starts', flush=True)
-    time.sleep(60)
-  except signals.Stopped as error:
-    print(error)
-    raise SystemExit(error.status)
-"""
-# Python ignores exceptions in the callback, and the collection goes on.
-_COLLECTING = """
 import gc
+import sys
 import time
 from atgrpo_jax.io import signals
 
-def on_collection(phase, info):
+def start(*args):
   gc.callbacks.clear()
   print('starts', flush=True)
   time.sleep(60)
 
 with signals.StopFlag().listen():
   try:
-    gc.callbacks[:] = [on_collection]
-    gc.collect()
-    time.sleep(60)
+    # Python ignores exceptions in a callback, and the collection goes on.
+    if 'collects' in sys.argv:
+      gc.callbacks[:] = [start]
+      gc.collect()
+      time.sleep(60)
+    else:
+      start()
   except signals.Stopped as error:
     print(error)
     raise SystemExit(error.status)
@@ -94,27 +83,19 @@ except signals.Stopped as error:
 """
 
 
-def _is_running(pid):
-  try:
-    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
-  except FileNotFoundError:
-    return False
-  return stat.rpartition(') ')[2][0] != 'Z'
-
-
 def _start(script, tmp_path, *args, stdin=subprocess.PIPE):
   path = tmp_path / 'trainer.py'
   path.write_text(script)
   return subprocess.Popen(
       [sys.executable, path, *args], text=True, stdin=stdin,
       stdout=subprocess.PIPE, start_new_session=True,
-      env=os.environ | {'PYTHONPATH': str(ROOT)})
+      env=os.environ | {'PYTHONPATH': str(checkout.ROOT)})
 
 
-@pytest.mark.parametrize('script', [_STARTING, _COLLECTING], ids=range(2))
+@pytest.mark.parametrize('work', ['starts', 'collects'])
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_signal_with_nothing_to_save_ends_the_run(number, script, tmp_path):
-  trainer = _start(script, tmp_path)
+def test_signal_with_nothing_to_save_ends_the_run(number, work, tmp_path):
+  trainer = _start(_STARTING, tmp_path, work)
   assert trainer.stdout.readline() == 'starts\n'
   os.kill(trainer.pid, number)
   out, _ = trainer.communicate(timeout=300)
@@ -182,7 +163,4 @@ def test_worker_ignores_signals_and_exits_with_its_parent(tmp_path):
 
   trainer.kill()
   trainer.wait()
-  deadline = time.monotonic() + 30
-  while _is_running(worker):
-    assert time.monotonic() < deadline
-    time.sleep(0.01)
+  checkout.wait_until(lambda: not checkout.is_running(worker))

@@ -12,16 +12,6 @@ from tests.rollout import scripted
 ONE_FAILED = {'T4/a turn 0 total 0': ['7 nan', '1', '2', '3']}
 
 
-class Script(scripted.Dice):
-  """Dice, except for the given prompts."""
-
-  def __init__(self, texts):
-    self.texts = texts
-
-  def __getitem__(self, prompt):
-    return self.texts.get(prompt) or super().__getitem__(prompt)
-
-
 @pytest.fixture(name='trees', params=[
     {'group_size': 4},
     {'group_size': 4, 'mode': 'parallel'},
@@ -35,7 +25,7 @@ def _trees(request, monkeypatch):
   is_joint = request.param.get('mode') == 'joint'
   phases = (('a', 'b'),) if is_joint else (('a',), ('b',))
   runner = scripted.make_runner(
-      {'one': Script(ONE_FAILED), 'two': scripted.Dice()},
+      {'one': scripted.Dice(ONE_FAILED), 'two': scripted.Dice()},
       environment=scripted.Counting(phases))
   return scripted.collect(runner, {'T4': 4, 'T9': 9}, **request.param)
 

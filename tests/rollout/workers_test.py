@@ -1,5 +1,6 @@
 """Faults of workers and the sandbox do not change results."""
 
+import collections
 from concurrent import futures
 import dataclasses
 import os
@@ -7,7 +8,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -22,7 +22,6 @@ from environments.sandbox import remote
 from tests import checkout
 from tests.checkout import wait_until
 from tests.environments.sandbox import fusion
-from tests.environments.sandbox import servers
 from tests.rollout import programs
 from tests.rollout import scripted
 
@@ -40,16 +39,6 @@ def workers():
     yield running
 
 
-class _Script:
-  """The same texts for every prompt."""
-
-  def __init__(self, *texts):
-    self._texts = texts
-
-  def __getitem__(self, prompt):
-    return self._texts
-
-
 @pytest.fixture
 def play(workers, tmp_path, monkeypatch):
   """Makes a runner whose only agent says one of some texts."""
@@ -57,20 +46,13 @@ def play(workers, tmp_path, monkeypatch):
 
   def make(*texts, max_turns=2):
     return scripted.make_runner(
-        {'one': _Script(*texts)}, {'a': 'one'},
+        {'one': collections.defaultdict(lambda: texts)}, {'a': 'one'},
         environment=programs.Programs(
             workers.sandbox, str(tmp_path / 'mark'), max_turns),
         max_new_tokens=16, executor=workers)
 
   make.mark = tmp_path / 'mark'
   return make
-
-
-def _wait_until(condition_fn):
-  deadline = time.monotonic() + 60
-  while not condition_fn():
-    assert time.monotonic() < deadline
-    time.sleep(0.01)
 
 
 def _step(runner, *texts):
@@ -110,7 +92,7 @@ FAULTS['server and supervisors SIGSTOP'] = (
 def _inject(workers, mark, name):
   """Sends the signal as soon as a program runs."""
   pids_fn, number, _ = FAULTS[name]
-  _wait_until(mark.exists)
+  wait_until(mark.exists)
   for pid in pids_fn(workers):
     os.kill(pid, number)
 
@@ -212,7 +194,7 @@ def test_stopped_processes_do_not_block_the_exit(monkeypatch):
     for pid in pids:
       os.kill(pid, signal.SIGSTOP)
   # Another process reaps the server inside bubblewrap.
-  wait_until(lambda: not any(map(servers.is_running, pids)))
+  wait_until(lambda: not any(map(checkout.is_running, pids)))
 
 
 def test_failed_start_of_the_workers_closes_the_sandbox(monkeypatch):

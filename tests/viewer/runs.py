@@ -5,7 +5,6 @@ The functions of a real run write the records, metrics and evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 
@@ -32,19 +31,9 @@ class Game(scripted.Counting):
             '</pre><script>': '<img src=x onerror="hit=1">'}
 
 
-class Script(scripted.Dice):
-  """Fixed completions for some prompts, and dice for the others."""
-
-  def __init__(self, completions: Mapping[str, Sequence[str]]):
-    self._completions = completions
-
-  def __getitem__(self, prompt: str) -> Sequence[str]:
-    return self._completions.get(prompt) or super().__getitem__(prompt)
-
-
 # In turn 1, the first candidate of a solves T1 and the second one T4. In T9,
 # all candidates of a are equal, and the third one of b is not a number.
-COMPLETIONS = Script({
+COMPLETIONS = scripted.Dice({
     'T1/a turn 0 total 0': ['1', '0', '2', '3'],
     'T4/a turn 0 total 0': ['1', HOSTILE, '2', '3'],
     'T9/a turn 0 total 0': ['1', '1', '1', '1'],

@@ -18,11 +18,11 @@ from environments.sandbox import launcher
 from environments.sandbox import protocol
 from environments.sandbox import Status
 from environments.sandbox.processes import children
+from tests.checkout import is_running
 from tests.checkout import wait_until
 from tests.environments.sandbox import servers
 from tests.environments.sandbox.servers import descendants
 from tests.environments.sandbox.servers import exists
-from tests.environments.sandbox.servers import is_running
 
 FILES = {*protocol.SOCKETS, protocol.WORK_DIRECTORY}  # In a server's folder.
 

@@ -56,11 +56,6 @@ def exists(pid):
   return pathlib.Path(f'/proc/{pid}').exists()
 
 
-def is_running(pid):
-  """False for a process that has ended, although init may reap it later."""
-  return os.path.exists(f'/proc/{pid}/exe')
-
-
 def other_python():
   """An interpreter that ORDINARY may run; None if there is none."""
   for python in (sys.executable, '/usr/bin/python3', '/usr/local/bin/python3'):
