@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from environments import sandbox as sandbox_lib
 from tests import echo
 
 # The folders of launch/_common.sh. tensorflow-datasets and jax read them when
@@ -35,6 +36,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 def echo_folder(tmp_path_factory) -> pathlib.Path:
   """A model folder for `tests.echo`; never written to."""
   return echo.write_model(tmp_path_factory.mktemp('echo'))
+
+
+@pytest.fixture(scope='session')
+def sandbox():
+  with sandbox_lib.SandboxServer(2) as server:
+    yield server.sandbox
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -15,7 +15,6 @@ from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from environments import sandbox as sandbox_lib
 from environments.boards import board_game
 from environments.depot import env as depot
 from environments.math_problems import env as maths
@@ -31,12 +30,6 @@ RECIPES = {
     name: importlib.import_module(f'models.{name}.recipe').RECIPE
     for name in ('nano', 'reckoner', 'writer')} | {
         'depot': depot_model.make_recipe(seed=0)}
-
-
-@pytest.fixture(scope='module')
-def sandbox():
-  with sandbox_lib.SandboxServer() as server:
-    yield sandbox_lib.Sandbox(server.address)
 
 
 @pytest.mark.parametrize('name, task, role, buckets', [
