@@ -31,47 +31,39 @@ VOCAB_SIZE = 97
 PROMPT_LENGTHS = (12, 7, 1)
 NUM_NEW_TOKENS = 64
 
+_FIELDS = dict(
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    intermediate_size=48, tie_word_embeddings=False, rms_norm_eps=1e-6,
+    dtype='float32')
+
+
+def _rope(theta: float) -> dict:
+  return {'rope_type': 'default', 'rope_theta': theta}
+
+
 # Values differ from the defaults of transformers, so that unread fields fail.
 MODELS = {
     'qwen3_tied': dict(
-        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=8, intermediate_size=64, tie_word_embeddings=True,
-        rms_norm_eps=1e-3,
-        rope_parameters={'rope_type': 'default', 'rope_theta': 5e5},
-        dtype='float32'),
+        _FIELDS, head_dim=8, intermediate_size=64, tie_word_embeddings=True,
+        rms_norm_eps=1e-3, rope_parameters=_rope(5e5)),
     'qwen3_untied': dict(
-        num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2,
-        head_dim=8, intermediate_size=48, tie_word_embeddings=False,
-        rms_norm_eps=1e-6,
-        rope_parameters={'rope_type': 'default', 'rope_theta': 1e6},
-        dtype='float32'),
+        _FIELDS, num_attention_heads=8, head_dim=8, rope_parameters=_rope(1e6)),
     'qwen3_sharded': dict(
-        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4,
-        head_dim=8, intermediate_size=40, tie_word_embeddings=False,
-        rms_norm_eps=1e-5,
-        rope_parameters={'rope_type': 'default', 'rope_theta': 1e4},
+        _FIELDS, num_hidden_layers=3, num_key_value_heads=4, head_dim=8,
+        intermediate_size=40, rms_norm_eps=1e-5, rope_parameters=_rope(1e4),
         dtype='bfloat16'),
     'qwen2_untied': dict(
-        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=48, tie_word_embeddings=False, rms_norm_eps=1e-5,
-        rope_parameters={'rope_type': 'default', 'rope_theta': 1e6},
-        dtype='float32'),
+        _FIELDS, rms_norm_eps=1e-5, rope_parameters=_rope(1e6)),
     # Its four frequencies are kept, mixed, divided and divided.
     'llama_tied': dict(
-        num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2,
-        head_dim=8, intermediate_size=48, tie_word_embeddings=True,
-        rms_norm_eps=1e-5,
-        rope_parameters={
+        _FIELDS, num_attention_heads=8, head_dim=8, tie_word_embeddings=True,
+        rms_norm_eps=1e-5, rope_parameters={
             'rope_type': 'llama3', 'rope_theta': 500.0, 'factor': 8.0,
             'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
-            'original_max_position_embeddings': 64},
-        dtype='float32'),
+            'original_max_position_embeddings': 64}),
     'mistral_untied': dict(
-        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1,
-        head_dim=16, intermediate_size=48, tie_word_embeddings=False,
-        rms_norm_eps=1e-6, sliding_window=None,
-        rope_parameters={'rope_type': 'default', 'rope_theta': 1e4},
-        dtype='float32'),
+        _FIELDS, num_key_value_heads=1, head_dim=16, sliding_window=None,
+        rope_parameters=_rope(1e4)),
 }
 CLASSES = {
     'qwen3': (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
