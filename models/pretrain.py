@@ -131,15 +131,23 @@ class Recipe:
 
 
 def main(recipe: Recipe) -> None:
-  parser = argparse.ArgumentParser(
-      description='Trains the model from scratch.')
+  train_as_told(
+      argparse.ArgumentParser(description='Trains the model from scratch.'),
+      lambda: recipe)
+
+
+def train_as_told(
+    parser: argparse.ArgumentParser, make_recipe: Callable[..., Recipe]
+) -> None:
+  """Trains the recipe of the parsed arguments; --out names the folder."""
   parser.add_argument(
       '--out', type=pathlib.Path, required=True,
       help='New folder for weights and tokenizer.')
-  out = parser.parse_args().out
+  args = vars(parser.parse_args())
+  out = args.pop('out')
   if out.exists():
     parser.error(f'--out={out} exists; name a new folder.')
-  train(recipe, out)
+  train(make_recipe(**args), out)
   print(f'The model is in {out}.')
 
 

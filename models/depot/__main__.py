@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 import functools
-import pathlib
 
 import numpy as np
 
@@ -133,15 +132,7 @@ def main() -> None:
       ('num_orders', 6, 'environment.options.num_orders.')):
     parser.add_argument(
         f'--{name}', type=int, default=default, help=help_text)
-  parser.add_argument(
-      '--out', type=pathlib.Path, required=True,
-      help='New folder for weights and tokenizer.')
-  args = vars(parser.parse_args())
-  out = args.pop('out')
-  if out.exists():
-    parser.error(f'--out={out} exists; name a new folder.')
-  pretrain.train(make_recipe(**args), out)
-  print(f'The model is in {out}.')
+  pretrain.train_as_told(parser, make_recipe)
 
 
 if __name__ == '__main__':
