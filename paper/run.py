@@ -28,6 +28,7 @@ from absl import app
 from absl import flags
 from etils import epath
 import jax
+import ml_collections
 
 from atgrpo_jax import errors
 from atgrpo_jax.compile_check import report
@@ -212,12 +213,18 @@ def estimate_minutes(
   return minutes
 
 
-def _estimate_hours(job: experiments.Job, scale: str) -> float:
+def config_of(job: experiments.Job) -> ml_collections.ConfigDict:
+  """The config that the command of a training loads."""
   file, _, argument = job.config.partition(':')
   module = importlib.import_module(
       file.removesuffix('.py').replace('/', '.'))
   config = module.get_config(argument)
   config.update_from_flattened_dict(dict(job.overrides))
+  return config
+
+
+def _estimate_hours(job: experiments.Job, scale: str) -> float:
+  config = config_of(job)
   pod.put_on_slice(config, scale, _TOPOLOGY)
   with contextlib.redirect_stdout(io.StringIO()):  # It prints the mesh.
     return report.estimate_hours(config, jax.devices(), _CHIP)

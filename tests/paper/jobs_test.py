@@ -1,7 +1,6 @@
 """Jobs are valid, ordered, comparable and run once in a pool."""
 
 import asyncio
-import importlib
 import os
 import pathlib
 import re
@@ -31,12 +30,8 @@ def test_jobs_are_valid_configs(scale):
   for job in experiments.make_jobs(scale, 1):
     if job.mode == 'pretrain':
       continue
-    file, _, arg = job.config.partition(':')
-    module = importlib.import_module(
-        file.removesuffix('.py').replace('/', '.'))
-    config = module.get_config(arg)
     # Raises for an unknown key and for a value of another type.
-    config.update_from_flattened_dict(dict(job.overrides))
+    config = run.config_of(job)
     rollout = config_lib.rollout_spec(config)
     advantage = spec_lib.AdvantageSpec(**config.advantage)
     spec_lib.check_terms(rollout, advantage)
