@@ -204,11 +204,6 @@ def stored(name: str) -> dict:
   return json.loads((ROOT / f'benchmarks/results/{name}.json').read_text())
 
 
-def _case(result, name):
-  case, = [case for case in result['cases'] if case['name'] == name]
-  return case
-
-
 def _best(case, contestant=run.OURS):
   return case['contestants'][contestant]['best']
 
@@ -237,9 +232,9 @@ def test_growth():
     less, more, unit = re.fullmatch(
         r'(\d+) -> (\d+) (.*)', growth).groups()
     shown.append(unit)
+    cases = {case['name']: case for case in stored(name.strip('`'))['cases']}
     small, large = (
-        _best(_case(stored(name.strip('`')), _GROWS[unit].format(num)))
-        for num in (less, more))
+        _best(cases[_GROWS[unit].format(num)]) for num in (less, more))
     assert by == rounded(large / small, by), growth
   assert shown == list(_GROWS)
 

@@ -88,14 +88,6 @@ def _replay(workdir, step, **changes):
     return run.replay(step)
 
 
-def _alter(path, change):
-  """Changes the first tree of a record."""
-  trees = [tree.to_json() for tree in tree_lib.read(path)]
-  change(trees[0])
-  with gzip.open(path, 'wt') as file:
-    file.writelines(json.dumps(tree) + '\n' for tree in trees)
-
-
 @pytest.mark.parametrize('algorithm', ALGORITHMS)
 def test_replay_equals_its_record(algorithm, finished, capsys):
   workdir = finished(algorithm)
@@ -117,13 +109,13 @@ def test_replay_equals_its_record(algorithm, finished, capsys):
 def test_first_difference_is_named(at_grpo, tmp_path, capsys):
   workdir = shutil.copytree(at_grpo, tmp_path / 'run')
   path = tree_lib.groups_path(workdir, 2)
-
-  def change(tree):
-    group, = tree['nodes'][1]['groups']
-    group['candidates'][3]['text'] = 'something'
-    tree['nodes'][1]['chosen'] = 7  # Follows from that.
-
-  _alter(path, change)
+  trees = [tree.to_json() for tree in tree_lib.read(path)]
+  node = trees[0]['nodes'][1]
+  group, = node['groups']
+  group['candidates'][3]['text'] = 'something'
+  node['chosen'] = 7  # Follows from that.
+  with gzip.open(path, 'wt') as file:
+    file.writelines(json.dumps(tree) + '\n' for tree in trees)
   assert not _replay(workdir, '2')
   out = capsys.readouterr().out
   assert "/nodes/1/groups/0/candidates/3/text: recorded 'something', r" in out

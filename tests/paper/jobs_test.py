@@ -72,10 +72,6 @@ def test_jobs_follow_their_needs_and_have_equal_budgets():
     assert job.budget_ratio == (0.5 if row.startswith('only_') else 1.0)
 
 
-def _rows(jobs):
-  return {job.path.rpartition('/')[0] for job in jobs}
-
-
 def test_needs_are_added_unless_their_results_are_kept(tmp_path):
   chosen = run.choose(JOBS, ['roles/plan_path/swapped/*'])
   kept = finished_runs.merge(*(
@@ -88,7 +84,7 @@ def test_needs_are_added_unless_their_results_are_kept(tmp_path):
       (kept, ['main/plan_path/at_grpo_per_role', 'roles/plan_path/swapped'])):
     jobs = run.with_needs(chosen, JOBS, tmp_path, found)
     assert jobs == [job for job in JOBS if job in jobs]
-    assert _rows(jobs) == set(needed)
+    assert {job.path.rpartition('/')[0] for job in jobs} == set(needed)
 
 
 def test_base_models_are_made_only_for_missing_runs(tmp_path):

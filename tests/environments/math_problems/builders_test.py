@@ -121,15 +121,7 @@ WORDS, TERMS = (
     ' '.join(f'{name}{i}x' for i in range(60)) for name in ('word', 'term'))
 
 
-def find_overlap(problem, tests):
-  """Index of the test that a problem overlaps; None if it is kept."""
-  kept, removed = maths.remove_overlaps(
-      [{'task_id': 'p', 'problem': problem}],
-      [{'task_id': i, 'problem': x} for i, x in enumerate(tests)])
-  assert len(kept) + len(removed) == 1
-  return removed[0]['overlaps'] if removed else None
-
-
+# `index` is that of the test which a problem overlaps, or None if it is kept.
 @pytest.mark.parametrize('problem, tests, index', [
     *((copy, [TEST], 0) for copy in (
         TEST, TEST.upper(), TEST.replace('$', ' '), TEST.replace(' ', '\n'),
@@ -148,4 +140,8 @@ def find_overlap(problem, tests):
     # The largest ratio is named, and then the first test.
     (TEST, [HALF, TEST, TEST], 1)])
 def test_overlap_needs_half_of_the_runs(problem, tests, index):
-  assert find_overlap(problem, tests) == index
+  kept, removed = maths.remove_overlaps(
+      [{'task_id': 'p', 'problem': problem}],
+      [{'task_id': i, 'problem': x} for i, x in enumerate(tests)])
+  assert len(kept) + len(removed) == 1
+  assert (removed[0]['overlaps'] if removed else None) == index
