@@ -79,8 +79,6 @@ def data_dir(tmp_path_factory):
 @pytest.mark.parametrize('split, expected', [
     ('test', _ROWS),
     ('test[:2]', _ROWS[:2]),
-    ('test[-1:]', _ROWS[-1:]),
-    ('test[:50%]', _ROWS[:2]),
     ('train+test[3:]', [_ROWS[0], _ROWS[3]])])
 def test_rows_come_back_as_plain_values_in_order(data_dir, split, expected):
   tasks = datasets.load(__name__, split, data_dir)
@@ -155,11 +153,8 @@ class Builder(datasets.TaskBuilder, skip_registration=True):
 @pytest.mark.parametrize('file, old, new, expected', [
     ('', 'SIZE = 2', 'SIZE = 1', ['a!']),
     ('', "f'{words", "f'<{words", ['<a!', '<b!']),
-    ('', 'ending(number)', 'SIZE', ['a2', 'b2']),
     ('', 'range(SIZE)', '(1, 0)', ['b!', 'a!']),
-    ('_words', "'b'", "'B'", ['a!', 'B!']),
     ('_words', "('a', 'b')", "tuple(map(other, 'ab'))", ['aa!', 'bb!']),
-    ('_more', "'!'", "'.'", ['a.', 'b.']),
     ('_more', 'return MARK', 'return f"{number}"', ['a0', 'b1']),
     ('', 'UNUSED = 3', 'UNUSED = 4', None),
     ('', '# A comment.', '# Another.', None),
@@ -282,8 +277,7 @@ def _numbers(split):
 
 @pytest.mark.parametrize('split, expected', [
     ('test', [f'test/{i}' for i in range(10)]),
-    ('test[:2]', ['test/0', 'test/1']), ('test[-1:]', ['test/9']),
-    ('test[:20%]', ['test/0', 'test/1']),
+    ('test[-1:]', ['test/9']), ('test[:20%]', ['test/0', 'test/1']),
     ('train[:1] + test[8:]', ['train/0', 'test/8', 'test/9'])])
 def test_function_has_splits_slices_and_sums(
     split, expected, monkeypatch, tmp_path):

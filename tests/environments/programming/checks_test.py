@@ -137,16 +137,9 @@ VALUES = {
     'namedtuple': (
         'import collections\nP = collections.namedtuple("P", "x y")\n'
         'def f(x): return P(x, 2)', 'f(1) == (1, 2)'),
-    'IntEnum': (
-        'import enum\nclass E(enum.IntEnum): A = 1\ndef f(x): return E.A',
-        'f(1) == 1'),
     'enum of strings': (
         'import enum\nclass E(str, enum.Enum): A = "a"\ndef f(x): return E.A',
         'f(1) == "a"'),
-    'str subclass': (
-        'class S(str): pass\ndef f(x): return S(x)', 'f("a").upper() == "A"'),
-    'list subclass': (
-        'class L(list): pass\ndef f(x): return L(x)', 'f([1]) == [1]'),
     'deque': (
         'import collections\ndef f(x): return collections.deque(x)',
         'f([1, 2]) != [1, 2] and f([1, 2]).pop() == 2'),
@@ -164,11 +157,6 @@ VALUES = {
     'keys': (
         'def f(x): return x.keys()', 'f({1: 2}) == {1} and f({1: 2}) != [1]'),
     'values': ('def f(x): return x.values()', 'list(f({1: 2})) == [2]'),
-    'items': ('def f(x): return x.items()', 'f({1: 2}) == {(1, 2)}'),
-    'Fraction': (
-        'from fractions import Fraction as f',
-        'f(1, 2) == 0.5 and f(4, 2) == 2'),
-    'Decimal': ('from decimal import Decimal as f', 'f("0.50") == 0.5'),
     'Counter': (
         'from collections import Counter as f',
         'f("aab") == {"a": 2, "b": 1} and f("aab").most_common(1)[0][1] == 2'),
@@ -179,10 +167,6 @@ VALUES = {
         'def f(x):\n  x.move_to_end(1)\n  return x',
         '(lambda d: list(f(d)) == list(d) == [3, 1])('
         '__import__("collections").OrderedDict({1: 2, 3: 4}))'),
-    'bytearray': ('f = bytearray', 'f(b"ab") == b"ab"'),
-    'UserList': ('from collections import UserList as f', 'f([1]) == [1]'),
-    'ChainMap': (
-        'from collections import ChainMap as f', 'f({1: 2}) == {1: 2}'),
     'array': (
         'import numpy\nf = numpy.array',
         'f([1, 2]).tolist() == [1, 2] and (f([1, 2]) == [1, 2]).all()'),
@@ -190,8 +174,6 @@ VALUES = {
     'numpy float': (
         'import numpy\nf = numpy.float32',
         'f(0.1) == 0.1 and round(f(0.5)) == 0 and f"{f(0.1):.1f}" == "0.1"'),
-    'numpy long double': (
-        'import numpy\nf = numpy.longdouble', 'f(0.1) == 0.1'),
     'numpy matrix': (
         'import numpy\nf = numpy.matrix', '(f([[1, 2]]) == [[1, 2]]).all()'),
     'match': (
@@ -200,7 +182,6 @@ VALUES = {
     'object': (
         'class A:\n  def __bool__(self): return False\ndef f(x): return A()',
         'not f(1) and f(1) is not None and f(1) != 0'),
-    'large int': ('def f(x): return 10 ** x', 'f(6000) == 10 ** 6000'),
     'argument': (
         'def f(x):\n  x.sort()\n  x.append(9)',
         '(lambda x: f(x) is None and x == [1, 2, 9])([2, 1])'),

@@ -9,7 +9,6 @@ BIG = 10**17
 # Output, expected output, and whether apps, code_contests and livecodebench
 # accept it.
 TEXTS = [
-    ('3', '3', 1, 1, 1),
     ('3\n', '3', 1, 1, 1),
     ('  3  ', '3', 1, 1, 1),
     ('', '3', 0, 0, 0),
@@ -17,7 +16,6 @@ TEXTS = [
     ('1  2', '1 2', 1, 1, 1),
     ('1 2', '2 1', 0, 0, 0),
     ('1 1 2', '2 1', 0, 0, 0),  # The same set of words.
-    ('12', '1 2', 0, 0, 0),
     ('1\n2', '1 2', 0, 1, 0),  # CodeContests compares words only.
     ('1\n\n2', '1\n2', 1, 1, 0),  # LiveCodeBench compares empty lines.
     ('1 \n 2', '1\n2', 1, 1, 1),
@@ -25,7 +23,6 @@ TEXTS = [
     ('Yes', 'YES', 0, 1, 0),  # Only CodeContests ignores case.
     ('a  b', 'a b', 1, 1, 0),  # Not a line of numbers.
     ('x 1.0', 'x 1.00', 1, 1, 0),
-    ('1.0', '1', 1, 1, 1),
     ('.5', '0.5', 1, 1, 1),
     ('1e3', '1000', 1, 1, 1),
     ('-0.0', '0.0', 1, 1, 1),
@@ -67,7 +64,6 @@ def test_outputs_are_compared_as_by_each_benchmark(pair, number, name):
     (3, 3.0, True),
     (0.1 + 0.2, 0.3, False),  # As in the official graders.
     (True, 1, False),
-    (0, False, False),
     ([True], [1], False),
     ({True: 1}, {1: 1}, False),
     ({1: 2}, {1: 2.0}, True),
@@ -78,10 +74,8 @@ def test_outputs_are_compared_as_by_each_benchmark(pair, number, name):
     (b'a', 'a', False),
     ([(1, 2), (3,)], [[1, 2], [3]], True),
     ([1, 2], [2, 1], False),
-    ({1, 2}, {2, 1}, True),
     ({1, 2}, [1, 2], False),
     (frozenset({1}), {1}, True),
-    ({'a': 1, 'b': 2}, {'b': 2, 'a': 1}, True),
     (float('nan'), float('nan'), False),
     (float('inf'), float('inf'), True),
     (10**30, 10**30 + 1, False),

@@ -183,8 +183,6 @@ FAILING = [
     (f'x = {"-" * 500_000}1', TOO_COMPLEX),
     ('eval("-" * 500_000 + "1")', TOO_COMPLEX),
     ('import ast; ast.parse("~" * 500_000 + "1")', TOO_COMPLEX),
-    ('compile("not " * 500_000 + "1", "", "eval")', TOO_COMPLEX),
-    ('exec("x = " + "-" * 500_000 + "1")', TOO_COMPLEX),
     ('int("9" * 50_001)', 'increase the limit\n'),
     # Not Python, or not Unicode.
     ('f(', "\nSyntaxError: '(' was never closed\n"),

@@ -71,8 +71,6 @@ SPIN = 'import time\nwhile time.process_time() < 0.25: pass'
     ('', 0, block(SPIN), Outcome.TIMEOUT, (1, 0, 0)),
     # A reply without a program loses the previous one.
     ('x', .75, '', Outcome.PARSE_ERROR, (0, 0, 0)),
-    ('x', .75, '```\nprint(1)\n```', Outcome.PARSE_ERROR, (0, 0, 0)),
-    ('x', .75, '```python\nprint(1)', Outcome.PARSE_ERROR, (0, 0, 0)),
     ('x', .75, f'<think>{block(RIGHT)}', Outcome.PARSE_ERROR, (0, 0, 0)),
 ])
 def test_coder_is_paid_for_passed_tests(
