@@ -137,11 +137,8 @@ for _content in ('[]', '[' * 100_000):
 case(_GENERATION, change(_GENERATION, lambda path: path.write_bytes(b'\xff')))
 case(r'model: tokenizer\.json',
      edit('model/tokenizer.json', model={'type': 'Unknown'}))
-for _key, _value in (
-    ('hidden_size', '32'), ('rms_norm_eps', math.nan),
-    ('rope_parameters', 'default'), ('model_type', 'unknown')):
-  case(f'model/config.json.*{_key}.*{json.dumps(_value)}',
-       edit('model/config.json', **{_key: _value}))
+case('model/config.json.*rms_norm_eps.*NaN',
+     edit('model/config.json', rms_norm_eps=math.nan))
 case('config.json.*num_experts=8', edit('model/config.json', num_experts=8))
 case('16 .* 15', edit('model/config.json', vocab_size=15))
 case(r'model\.layers\.2\.', edit('model/config.json', num_hidden_layers=3))
@@ -174,9 +171,8 @@ case("''", config('model.folder='))
 _ADAPTER = 'adapter/adapter_config.json'
 _ADAPTER_WEIGHTS = 'adapter/adapter_model.safetensors'
 for _key, _value in (
-    ('lora_alpha', 'x'), ('lora_alpha', None), ('lora_alpha', 10**400),
-    ('r', 1.5), ('r', True), ('r', 0), ('bias', None), ('use_dora', True)):
-  case(f'{_ADAPTER}.*{_key}={json.dumps(_value)[:99]}',
+    ('lora_alpha', 'x'), ('r', 0), ('bias', None), ('use_dora', True)):
+  case(f'{_ADAPTER}.*{_key}={json.dumps(_value)}',
        edit(_ADAPTER, **{_key: _value}), USE_ADAPTER)
 case('no/such/adapter_config.json', LORA, config('lora.folder=no/such'))
 case(_ADAPTER_WEIGHTS, truncate(_ADAPTER_WEIGHTS, 99), USE_ADAPTER)
@@ -233,11 +229,7 @@ for _content, _message in {
 case(f'{_ENV}.*phases', environment('phases = (("third",),)'))
 for _function, _problem in {
     "observe(self, state, role): return 'text'": "returned the text 'text'",
-    "observe(self, state, role): return [{'content': 'a'}]":
-        "returned dict {'content': 'a'}",
-    'observe(self, state, role): return state.missing': 'AttributeError',
     'observe(self, state): return 3': 'positional argument',
-    "reset(self, task): return task['missing']": "KeyError: 'missing'",
     'reset(self, task): raise SystemExit(3)': 'SystemExit: 3',
     'reset(self, task): return lambda: 3': 'pickle',
     'show(self, state): return 3': 'returned int 3'}.items():

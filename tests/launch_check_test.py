@@ -50,13 +50,9 @@ def checkout(tmp_path_factory):
 # Wrong launches: script, options, and words of the message. A config and a
 # workdir are added if they are missing.
 LAUNCHES = [
-    ('tpu_pod.sh', '--config configs/plan_path.py:size=1.7bb',
-     ["size='1.7bb'", "'1.7b'"]),
     ('slurm.sh', '--config configs/plan_path.py:siz=8b', ["'siz'", "'size'"]),
     ('gpu.sh', '--config configs/plan_path.py:team=pairs',
      ["'pairs'", "'pair'"]),
-    ('tpu_pod.sh', '--config configs/plan_pth.py:size=8b',
-     ["'configs/plan_pth.py'"]),
     ('tpu_pod.sh', '--config configs/pod.py:topology=v5e-16',
      ["'v5e-16'", "did you mean 'v5litepod-16'"]),
     ('tpu_pod.sh', '--config configs/pod.py:topology=v5p-24',
@@ -65,13 +61,7 @@ LAUNCHES = [
      ["'learning_rat'", '"learning_rate"']),
     ('slurm.sh', '-- --config.optimiser.learning_rate=1e-6',
      ["'optimiser'", '"optimizer"']),
-    ('slurm.sh', '-- --config.train.num_steps=many', ['num_steps=many']),
-    ('gpu.sh', '-- optimizer.learning_rate=1e-6',
-     ['optimizer.learning_rate=1e-6']),
     ('tpu_pod.sh', '-- --learning_rate=1e-6', ["'learning_rate'"]),
-    ('slurm.sh', '-- --checkpoint=best', ['--checkpoint', 'evaluate']),
-    ('tpu_pod.sh', '-- --config.rollout.selection=bset',
-     ["rollout.selection='bset'"]),
     ('gpu.sh', '-- --config.optimizer.learning_rate=nan',
      ['learning_rate=nan']),
     ('slurm.sh', '-- --config.policies=lora_per_role --config.lora.rank=0',

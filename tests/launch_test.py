@@ -34,8 +34,6 @@ def checkout(tmp_path):
     ('gpu.sh', '--config configs/no.py:a --workdir w', ["'configs/no.py'"]),
     ('gpu.sh', f'--config {CONFIG} --workdir w --mode replay', ["'replay'"]),
     ('slurm.sh', f'--config {CONFIG} --workdir w --nodes 0', ["'0'"]),
-    ('tpu_pod.sh', f'--name pod --zone z --config {CONFIG} --workdir runs/x',
-     ["'runs/x'", 'gs://']),
 ])
 def test_bad_options_are_refused(checkout, script, args, words):
   checkout_lib.assert_stops_with(
