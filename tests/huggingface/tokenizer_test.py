@@ -172,11 +172,8 @@ def test_templates_that_drop_or_change_a_message_are_refused(copy):
       '{%- if ' + condition + ' %}' + _SHOW + '{%- endif %}': role
       for condition, role in {
           "m.role != 'critic'": 'critic', "m.role != 'assistant'": 'assistant',
-          "m.role in ['system', 'user']": 'assistant', 'loop.first': 'user',
-          'loop.last': 'user', 'not loop.last': 'user',
-          'loop.index < 4': 'critic', 'loop.index0 % 2 == 0': 'user',
-          "m.role != 'user' or loop.last": 'user',
-          'loop.index != 4': 'critic'}.items()}
+          'loop.first': 'user', 'loop.last': 'user', 'not loop.last': 'user',
+          "m.role != 'user' or loop.last": 'user'}.items()}
   refused |= {
       _SHOW.replace('m.content', change): role for change, role in {
           'm.content | upper': 'system', 'm.content[:4]': 'system',

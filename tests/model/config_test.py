@@ -108,7 +108,6 @@ def _message(fields):
 @pytest.mark.parametrize('fields, message', [
     (_without(FIELDS, 'model_type'), 'lacks model_type: expected "llama" or'),
     ({'model_type': 'gemma2'}, 'model_type="gemma2": expected "llama" or'),
-    ({'model_type': 'qwen3_moe', 'num_experts': 8}, 'model_type="qwen3_moe"'),
     (FIELDS | {'use_sliding_window': True}, 'use_sliding_window=true'),
     (LLAMA | {'attention_bias': True}, 'attention_bias=true: expected false.'),
     (LLAMA | {'attention_bias': 0}, 'attention_bias=0: expected false.'),
@@ -127,7 +126,6 @@ def _message(fields):
     (FIELDS | {'head_dim': 7}, 'head_dim=7 is odd'),
     (FIELDS | {'num_key_value_heads': 3}, 'num_key_value_heads=3'),
     (LLAMA | {'hidden_size': 21}, 'hidden_size=21 is not a multiple of'),
-    (LLAMA | {'hidden_size': 4}, 'hidden_size=4 is not a multiple of'),
     (FIELDS | {'num_hidden_layers': 10**9}, 'num_hidden_layers=1000000000')])
 def test_unsupported_model_is_refused(fields, message):
   assert message in _message(fields)
