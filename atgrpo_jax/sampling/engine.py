@@ -141,8 +141,9 @@ class Engine:
     self._min_rows = (
         _MIN_ROWS_OF_BFLOAT16
         if sampled.is_on_cpu and sampled.dtype == 'bfloat16' else _MIN_ROWS)
-    self._max_prefill = max(
-        1, _MAX_CPU_PREFILL // prompt_length) if sampled.is_on_cpu else 2**30
+    self._max_prefill = (
+        max(1, _MAX_CPU_PREFILL // prompt_length)
+        if sampled.is_on_cpu else num_slots[-1])
     self._num_rows = 0  # Rows per shard.
     self._capacity = 0  # Positions per row.
     self._chunk: jax.Array | None = None
