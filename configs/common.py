@@ -244,6 +244,8 @@ def use_coder(
       max_new_tokens * quarters // 4 for quarters in (1, 2, 3, 4))
   c.buckets.groups = (4, 64)
   c.buckets.microbatch_tokens = 1700
+  c.train.num_steps = 30
+  c.evaluation.validate_every = 15
   c.train.checkpoint_every = c.train.groups_every = 5
 
 

@@ -90,6 +90,7 @@ def get_config(arg: str = ''):
         c, prompt_buckets=(512, 1024, 2048, 32512), max_new_tokens=192)
     c.environment.max_turns = 2
     c.environment.num_workers = c.environment.program_slots = 2
+    c.evaluation.validation = 'test[134:150]'
 
   if arg.debug:
     common.shrink_for_debug(c)

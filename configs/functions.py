@@ -13,12 +13,14 @@ trains two Qwen2.5-Coder-3B (size=coder-7b: the single agent of the paper's
 tables, with team=solo) on HumanEval (kind=coop_humaneval: CoopHumanEval,
 kind=mbpp: MBPP) with the settings of arXiv 2508.04652 and its released configs:
 groups of 4, 256 tokens and a learning rate of 2e-5. HumanEval has two turns
-with feedback on the first assert and 6 epochs; turns=1 has 10 epochs. The paper
-samples with top-p 0.9; we do not, because log-probabilities must be those of
-the sampler. With topology=v5e:2x4 each agent has four TPU v5e chips. It has not
-been run here. size=coder-0.5b trains adapters of Qwen2.5-Coder-0.5B-Instruct
-on two CPU cores, as `bash launch/real.sh` does. team=discussion has two turns,
-in the second of which each agent sees the other's function.
+with feedback on the first assert and 6 epochs; turns=1 has 10 epochs. Our
+return is the sum of both turns. The paper samples with top-p 0.9 or 0.95; we do
+not, because log-probabilities must be those of the sampler. With
+topology=v5e:2x4 each agent has four TPU v5e chips. It has not been run here.
+
+size=coder-0.5b trains adapters of Qwen2.5-Coder-0.5B-Instruct on two CPU cores,
+as `bash launch/real.sh` does. team=discussion has two turns, in the second of
+which each agent sees the other's function.
 
 The paper reports a return of 83.7 % on HumanEval with one turn and of 86.7 %
 with two (tests 68.4, cooperation 84.9 %), and on CoopHumanEval of 88.5 % with
@@ -47,8 +49,9 @@ _KINDS = {
 def get_config(arg: str = ''):
   """Returns the config of two agents that write a program.
 
-  `kind` is a key of `_KINDS`; `turns` is 1 or 2, by default 1 for recipes and
-  otherwise 2; `preset` is one of `common.MAGRPO_PRESETS`.
+  `kind` is a key of `_KINDS`; `turns` is 1 or 2, by default 1 for models that
+  CPUs train and otherwise 2, and 2 for a discussion; `preset` is one of
+  `common.MAGRPO_PRESETS`.
   """
   arg = common.parse_arg(
       arg, kind='', turns=0, system='magrpo', team='', preset='paper',
@@ -60,7 +63,7 @@ def get_config(arg: str = ''):
       2 if arg.team == 'discussion' or not is_laptop else 1)
   common.check_choices(
       arg, kind=_KINDS,
-      turns=(1,) if is_small and arg.team != 'discussion' else (1, 2))
+      turns=(2,) if arg.team == 'discussion' else (1,) if is_small else (1, 2))
   if is_small != (arg.kind == 'recipes'):
     raise ValueError(
         f'size={arg.size!r} does not go with kind={arg.kind!r}: nano writes '
@@ -104,9 +107,7 @@ def get_config(arg: str = ''):
     c.rollout.num_tasks = 2
     c.rollout.group_size = 8
     c.rollout.temperature = 1.0
-    c.train.num_steps = 30
     c.evaluation.validation = 'test[131:147]'
-    c.evaluation.validate_every = 15
   if arg.turns > 1 and c.train.update_order == 'last_turn':
     c.train.update_order = 'nodes'
 

@@ -78,6 +78,7 @@ def get_config(arg: str = ''):
     common.use_coder(
         c, prompt_buckets=(512, 1024, 4096), max_new_tokens=192)
     c.environment.max_turns = 2
+    c.evaluation.validation, c.evaluation.test = 'train[-32:]', 'test[:64]'
 
   if arg.debug:
     common.shrink_for_debug(c)

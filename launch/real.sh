@@ -45,17 +45,11 @@ fetch_humaneval() {
   rm -r "$new"
 }
 
-task=humaneval
+task=humaneval model=qwen25_coder
 parse_cpu_options real task "$@"
 case "$task" in
-  humaneval)
-    model=qwen25_coder
-    config=configs/functions.py:size=coder-0.5b,system=magrpo_cross
-    ;;
-  gsm8k)
-    model=qwen25_coder
-    config=configs/maths.py:size=coder-0.5b
-    ;;
+  humaneval) config=configs/functions.py:size=coder-0.5b,system=magrpo_cross ;;
+  gsm8k) config=configs/maths.py:size=coder-0.5b ;;
   factbook)
     model=smollm2
     config=configs/writing.py:kind=factbook,size=135m,system=magrpo_cross

@@ -395,6 +395,9 @@ comparisons of this page (Holm).
 
 - A verdict is about a direction in models of about one million parameters
   (135 million for the pretrained pair), not about Qwen3.
+- Rows of plain GRPO with the return of an episode, GiGPO and MT-GRPO, and
+  their lines of the laboratory, were paid less than AT-GRPO for the same
+  episode. They will be run again, and these verdicts may change.
 - An objection is *reproduced* if our records agree with it.
 - *Loses less than 5 points*: the first row is at most 5 points below the
   second. If both rows are above 95 %, no loss could show, and the claim is *not

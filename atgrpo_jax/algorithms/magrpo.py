@@ -22,8 +22,8 @@ Deviations from the authors' code, CoMLRL 1.4.3, the first three with a test:
 3. A joint action with an unknown reward is left out.
 4. Prompts use the model's chat template instead of plain text, and candidates
    are sampled without top-p, so that the learner scores what was sampled.
-5. With one turn, the tasks of a step share one update. With several turns, the
-   preset `paper` makes one update per node, as version 1.2.6 does.
+5. The tasks of a step share the update of a turn. With two turns,
+   configs/functions.py makes one update per node, as version 1.2.6 does.
 """
 
 from __future__ import annotations
