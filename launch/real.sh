@@ -9,16 +9,17 @@ Usage: bash launch/real.sh [OPTION ...] [-- CONFIG OVERRIDE ...]
 
 Installs atgrpo_jax into .venv (skipped if that is up to date), downloads a model
 and data, trains two agents, and prints the results of held-out tasks before and
-after. Needs Python 3.11 or newer (PYTHON names one), 13 GiB of memory and, the
-first time, a package index. Run it again to resume.
+after. Needs Python 3.11 or newer (PYTHON names one), two cores and, the first
+time, a package index. Run it again to resume.
 
   --task NAME     humaneval (default): Qwen2.5-Coder-0.5B writes a helper and its
-                  caller, with an adapter for each, by MAGRPO
+                  caller, with an adapter for each, by MAGRPO; an hour, 10 GiB
                   gsm8k: the same model as tool and reasoner, with one adapter,
                   by AT-GRPO; needs the hub, or the files of the data set in
-                  .cache/datasets/downloads/manual/gsm8k
+                  downloads/manual/gsm8k of TFDS_DATA_DIR (.cache/datasets);
+                  has not been timed
                   factbook: SmolLM2-135M writes two summaries, with an adapter
-                  for each, by MAGRPO
+                  for each, by MAGRPO; 30 minutes, 5 GiB
   --seed N        seed of the run (default 0)
   --workdir DIR   folder of the run (default runs/real-TASK-seed-N)
   --help          print this
