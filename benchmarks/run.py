@@ -13,7 +13,7 @@ NAME is one of (with its peer)
   update       gradient and Adam alone
   real_size    sampling, and the update of an adapter, with       peft
                the dimensions of SmolLM2-135M and
-               Qwen2.5-Coder-0.5B; peers in float32 and bfloat16
+               Qwen2.5-Coder-0.5B, all in the CPU's fastest dtype
   scaling      sampling over group size, prompt and new tokens;
                steps over agents
 
@@ -103,16 +103,16 @@ def measure(
   """Seconds of each contestant of each case, after a call that compiles.
 
   Other programs slow a shared machine down for a while, so each repeat times
-  every contestant of every case once.
+  every contestant of a case once.
   """
+  seconds = []
   for case in cases:
-    for contestant in case.contestants.values():
-      contestant()
-  seconds = [{name: [] for name in case.contestants} for case in cases]
-  for _ in range(repeats):
-    for case, times in zip(cases, seconds):
-      for name, contestant in case.contestants.items():
-        times[name].append(contestant())
+    calls = [
+        {name: contestant() for name, contestant in case.contestants.items()}
+        for _ in range(1 + repeats)]
+    seconds.append({
+        name: [times[name] for times in calls[1:]]
+        for name in case.contestants})
   return seconds
 
 
@@ -251,12 +251,9 @@ def real_size(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
             ours.sampled_model(config, dtype), load), 'sample'),
         ('update of an adapter', functools.partial(
             trained.update, groups), 'update')):
-      request = workload.request(what, [load], config)
+      request = workload.request(what, [load], config) | {'dtype': dtype}
       cases.append(Case(
-          f'{name}, {work}, {load}', {OURS: timed(function)} | {
-              f'{peer} {each}': ask(request | {'dtype': each})
-              for peer, ask in peers.items()
-              for each in ('float32', 'bfloat16')},
+          f'{name}, {work}, {load}', _contestants(function, peers, request),
           counts={'tokens': load.completion_tokens}))
   return cases
 

@@ -72,6 +72,7 @@ def main() -> None:
   work = {}
   for line in sys.stdin:
     if line not in work:
+      work.clear()  # A second model may not fit the memory.
       request = json.loads(line)
       work[line] = make[request['work']](
           transformers.AutoModelForCausalLM.from_config(
