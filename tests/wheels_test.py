@@ -3,7 +3,7 @@
   python -m pytest -m long tests/wheels_test.py
 
 downloads 570 MB, and makes the folders in .cache unless they are there. The
-comparison needs torch.
+comparison needs torch and accelerate.
 """
 
 import dataclasses
