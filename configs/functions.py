@@ -106,7 +106,6 @@ def get_config(arg: str = ''):
     c.policies = 'lora_per_role'
     c.rollout.num_tasks = 2
     c.rollout.group_size = 8
-    c.rollout.temperature = 1.0
     c.evaluation.validation = 'test[131:147]'
   if arg.turns > 1 and c.train.update_order == 'last_turn':
     c.train.update_order = 'nodes'

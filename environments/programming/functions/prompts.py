@@ -20,29 +20,33 @@ SHOWN_TESTS = 10
 
 
 _EXAMPLE = '''\
-def largest_even(numbers: list):
-    """Return the largest even number of a list, or None without one.
-    >>> largest_even([3, 8, 5, 2])
-    8
+def longest_word(words: list):
+    """Return the longest word of a list, or None if it is empty.
+    >>> longest_word(['to', 'be', 'not'])
+    'not'
     """
 '''
-# Role -> its answer to the example.
+# Role -> its answer to the example. The models copy its form: a helper that
+# solves the problem and a caller that treats a special case fit any problem.
 _ANSWERS = {
     'aux': '''\
-def aux(numbers):
-    return [number for number in numbers if number % 2 == 0]''',
+def aux(words):
+    longest = words[0]
+    for word in words:
+        if len(word) > len(longest):
+            longest = word
+    return longest''',
     'main': '''\
-def largest_even(numbers):
-    evens = aux(numbers)
-    if not evens:
+def longest_word(words):
+    if not words:
         return None
-    return max(evens)''',
+    result = aux(words)
+    return result''',
     'solo': '''\
-def largest_even(numbers):
-    evens = [number for number in numbers if number % 2 == 0]
-    if not evens:
+def longest_word(words):
+    if not words:
         return None
-    return max(evens)''',
+    return max(words, key=len)''',
 }
 
 
@@ -75,7 +79,7 @@ def messages(
       {'role': 'system', 'content': _system(role, team, problem.entry_point)}]
   if example:
     found += [
-        ask(_EXAMPLE, 'largest_even'),
+        ask(_EXAMPLE, 'longest_word'),
         {'role': 'assistant', 'content': _ANSWERS[role]}]
   found.append(ask(problem.statement, problem.entry_point))
   for exchange in exchanges:

@@ -104,9 +104,9 @@ def test_an_example_precedes_the_problem(sandbox, role, team):
   name = {'aux': 'aux', 'main': 'add', 'solo': 'add'}[role]
   assert f'`{name}`' in shown[-1]['content']
   example = functions.source.find_function(
-      shown[2]['content'], name.replace('add', 'largest_even'))
+      shown[2]['content'], name.replace('add', 'longest_word'))
   assert example == shown[2]['content']
-  assert ('aux(numbers)' in example) == (role != 'solo')
+  assert ('aux(words)' in example) == (role != 'solo')
 
 
 def test_discussion_shows_both_functions_and_pays_the_second_turn(sandbox):
