@@ -77,8 +77,7 @@ def accumulate(
         return losses.value_loss(
             _values(params, batch.inputs, batch.lengths, config, spec),
             batch.targets, batch.weights), {}
-      logprobs, entropy = _score(
-          _whole(params, frozen_params, spec), config, batch, spec)
+      logprobs, entropy = _score(params, frozen_params, config, batch, spec)
       return _loss(logprobs, entropy, batch, spec.loss)
 
     (loss, metrics), grads = jax.value_and_grad(
@@ -109,7 +108,7 @@ def score(
   Padding positions hold arbitrary values; most are never computed.
   """
   def score_shard(whole, batch):
-    return _score(_whole(*whole, spec), config, batch, spec)[0]
+    return _score(*whole, config, batch, spec)[0]
 
   return mesh_lib.per_shard(score_shard, ['data'])(
       (params, frozen_params), batch)
@@ -135,17 +134,13 @@ def completion_mask(batch: types.TrainBatch) -> jax.Array:
   return positions < batch.completion_lengths[..., None]
 
 
-def _whole(params, frozen_params, spec):
-  """The model, with the adapter if there is one."""
-  if frozen_params is None:
-    return params
-  return model.with_adapters(frozen_params, model.Adapters(
-      params, jnp.full(1, spec.adapter_scale, jnp.float32)))
-
-
-def _score(params, config, batch, spec):
+def _score(params, frozen_params, config, batch, spec):
   """Log-probabilities and entropies, each [P, G, T] float32."""
   dtype, remat = jnp.dtype(spec.dtype), spec.remat
+  has_frozen_head = frozen_params is not None
+  if has_frozen_head:
+    params = model.with_adapters(frozen_params, model.Adapters(
+        params, jnp.full(1, spec.adapter_scale, jnp.float32)))
   prefix = model.prefill(
       params, config, batch.prompts, batch.prompt_lengths - 1, dtype=dtype,
       remat=remat)
@@ -160,8 +155,10 @@ def _score(params, config, batch, spec):
   def score_chunk(head, hidden, tokens):
     logits = mesh_lib.constrain(
         model.unembed(head, config, hidden, dtype), None, 'tensor')
-    return (losses.token_logprobs(logits, tokens, spec.temperature),
-            losses.entropy(logits, spec.temperature))
+    entropy = losses.entropy(logits, spec.temperature)
+    if spec.loss is None or not spec.loss.entropy_coefficient:
+      entropy = jax.lax.stop_gradient(entropy)
+    return losses.token_logprobs(logits, tokens, spec.temperature), entropy
 
   def score_shard(head, split):
     hidden, tokens, mask = split
@@ -178,8 +175,8 @@ def _score(params, config, batch, spec):
           -1, chunk, *x.shape[1:])
 
     scores = _map_first(
-        score_chunk, -(-jnp.sum(mask) // chunk), head, in_chunks(hidden),
-        in_chunks(tokens.ravel()))
+        score_chunk, has_frozen_head, -(-jnp.sum(mask) // chunk), head,
+        in_chunks(hidden), in_chunks(tokens.ravel()))
     return tuple(
         jnp.zeros(size).at[order].set(x.ravel(), mode='drop').reshape(
             mask.shape) for x in scores)
@@ -189,13 +186,17 @@ def _score(params, config, batch, spec):
       (hidden, batch.completions, completion_mask(batch)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _map_first(function, count, whole, xs, indices):
-  """`function(whole, x, index)` of the first `count` [], and zeros of the rest.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _map_first(function, is_frozen, count, whole, xs, indices):
+  """`function(whole, x, index)` of the first `count` xs, and zeros of the rest.
 
-  The backward pass computes the function again, so that no logits are kept.
-  `jax.checkpoint` would copy `whole` for each x.
+  `function` returns numbers for each row of x [C, D]. If `whole` is frozen, the
+  forward pass computes their gradients, too. Otherwise the backward pass
+  computes the function again. Neither keeps logits, and `jax.checkpoint` would
+  copy `whole` for each x.
   """
+  del is_frozen  # Only the gradients depend on it.
+
   def call(scanned):
     i, *args = scanned
     shapes = jax.eval_shape(function, whole, *args)
@@ -207,12 +208,25 @@ def _map_first(function, count, whole, xs, indices):
   return jax.lax.map(call, (jnp.arange(len(xs)), xs, indices))
 
 
-def _map_first_forward(function, *args):
-  return _map_first(function, *args), args
+def _map_first_forward(function, is_frozen, *args):
+  def with_gradients(whole, x, index):
+    numbers = function(whole, x, index)
+    return numbers, [
+        jax.grad(lambda x: jnp.sum(function(whole, x, index)[i]))(x)
+        for i in range(len(numbers))]
+
+  if is_frozen:
+    return _map_first(with_gradients, is_frozen, *args)
+  return _map_first(function, is_frozen, *args), args
 
 
-def _map_first_backward(function, args, cotangents):
-  count, whole, xs, indices = args
+def _map_first_backward(function, is_frozen, residuals, cotangents):
+  if is_frozen:
+    of_xs = sum(
+        gradient * cotangent[..., None]
+        for gradient, cotangent in zip(residuals, cotangents))
+    return None, None, of_xs, None
+  count, whole, xs, indices = residuals
 
   def add(total, x, index, cotangent):
     _, backward = jax.vjp(

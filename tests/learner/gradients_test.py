@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from atgrpo_jax import model
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
@@ -47,12 +48,13 @@ def batch(params):
       reference_logprobs=about(old, 5))
 
 
-def _accumulate(params, batches, spec=SPEC):
+def _accumulate(params, batches, spec=SPEC, frozen_params=None):
   sums = gradients.zero_sums(
       params, config=tiny.CONFIG, spec=spec)
   for batch in batches:
     sums = gradients.accumulate(
-        params, sums, batch, config=tiny.CONFIG, spec=spec)
+        params, sums, batch, frozen_params=frozen_params, config=tiny.CONFIG,
+        spec=spec)
   return sums
 
 
@@ -149,19 +151,23 @@ def test_padding_order_and_microbatches_have_no_effect(params, batch):
       jax.tree.map(lambda x: 24 * x, once), 1e-5)
 
 
-def _plain_sums(params, batch):
-  """`accumulate` with one row per completion and no shared prompts."""
+def _plain_sums(
+    params, batch, loss_spec=SPEC.loss, whole=lambda params: params):
+  """`accumulate` with one row per completion and no shared prompts.
+
+  `whole` returns the model of trained parameters.
+  """
   def rows(x):
     return x.reshape(-1, *x.shape[2:])
 
   def loss_fn(params):
-    logits = tiny.plain_logits(params, batch)
+    logits = tiny.plain_logits(whole(params), batch)
     total, metrics = losses.policy_loss(
         losses.token_logprobs(logits, rows(batch.completions), 1.0),
         rows(batch.old_logprobs), rows(batch.behavior_logprobs),
         losses.entropy(logits, 1.0), rows(batch.advantages),
         rows(gradients.completion_mask(batch)),
-        rows(batch.reference_logprobs), SPEC.loss)
+        rows(batch.reference_logprobs), loss_spec)
     return total, metrics
 
   (total, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
@@ -174,6 +180,22 @@ def test_shared_prompt_equals_repeated_prompts(params, batch, remat):
   plain = jax.jit(functools.partial(_plain_sums, batch=batch))
   spec = dataclasses.replace(SPEC, remat=remat)
   _assert_close(_accumulate(params, [batch], spec), plain(params), 1e-5)
+
+
+@pytest.mark.parametrize('entropy_coefficient', [0.0, 0.01])
+def test_gradient_of_an_adapter(params, batch, entropy_coefficient):
+  spec = dataclasses.replace(SPEC, adapter_scale=2.0, loss=dataclasses.replace(
+      SPEC.loss, entropy_coefficient=entropy_coefficient))
+  adapter = model.init_lora(
+      jax.random.key(1), tiny.CONFIG,
+      model.LoraSpec(4, 8.0, ('attention/q/kernel', 'down/kernel')))
+  adapter = jax.tree.map(lambda x: x + 0.1, adapter)
+  plain = jax.jit(functools.partial(
+      _plain_sums, batch=batch, loss_spec=spec.loss,
+      whole=lambda weights: model.with_adapters(
+          params, model.Adapters(weights, jnp.full(1, 2.0)))))
+  _assert_close(
+      _accumulate(adapter, [batch], spec, params), plain(adapter), 1e-5)
 
 
 def test_prompt_is_computed_once_per_group(params):
