@@ -70,6 +70,10 @@ SYSTEMS = {
     'mas_grpo_turn': {'advantage.group_key': ('env', 'turn'), **_EPISODES},
     'mas_grpo_agent_turn': {
         'advantage.group_key': ('env', 'agent', 'turn'), **_EPISODES},
+    # The control of the tree: the rewards and groups of AT-GRPO.
+    'mas_grpo_immediate': {
+        'advantage.group_key': ('env', 'agent', 'turn'), **_EPISODES,
+        'rollout.return_type': 'immediate'},
     # GiGPO (arXiv 2505.10978) with omega = 1.
     'gigpo': {
         **_EPISODES, 'rollout.discount': 0.95,

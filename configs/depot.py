@@ -23,10 +23,6 @@ SYSTEMS = {
     'mas_grpo_to_go': {
         **common.SYSTEMS['mas_grpo_agent_turn'],
         'rollout.return_type': 'return_to_go'},
-    # The control of the tree: the rewards and groups of AT-GRPO.
-    'mas_grpo_immediate': {
-        **common.SYSTEMS['mas_grpo_agent_turn'],
-        'rollout.return_type': 'immediate'},
     # All completions have one length.
     'dapo': {**common.SYSTEMS['dapo'], 'rollout.overlong_fraction': 0.0},
     # The branches of all 2 T phases would be too many. Instead, candidates of

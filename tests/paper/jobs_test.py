@@ -25,7 +25,7 @@ JOBS = experiments.make_jobs('nano', 2)
 NO_RECORDS = records.Records()
 
 
-@pytest.mark.parametrize('scale', ['nano', '1.7b', '8b'])
+@pytest.mark.parametrize('scale', ['nano', 'coder-0.5b', '1.7b', '8b'])
 def test_jobs_are_valid_configs(scale):
   for job in experiments.make_jobs(scale, 1):
     if job.mode == 'pretrain':
@@ -51,13 +51,15 @@ def test_main_comparisons_come_before_ablations(scale):
   assert {'reward', 'roles', 'agents'} <= set(tables[first_ablation:])
 
 
-def test_jobs_follow_their_needs_and_have_equal_budgets():
-  before = set()
-  for job in JOBS:
+@pytest.mark.parametrize('scale, magrpo', [
+    ('nano', 'magrpo'), ('coder-0.5b', 'magrpo_cross')])
+def test_jobs_follow_their_needs_and_have_equal_budgets(scale, magrpo):
+  before, all_jobs = set(), experiments.make_jobs(scale, 2)
+  for job in all_jobs:
     assert job.key not in before
     assert before.issuperset(job.needs), job
     before.add(job.key)
-  jobs = {job.path: job for job in JOBS if job.mode == 'train'}
+  jobs = {job.path: job for job in all_jobs if job.mode == 'train'}
   for path, job in jobs.items():
     table, task, row, seed = path.split('/')
     if table.startswith('depot'):  # The config has the budget.
@@ -65,7 +67,7 @@ def test_jobs_follow_their_needs_and_have_equal_budgets():
       continue
     first = {
         'writing': f'writing/{task}/magrpo/{seed}',
-        'functions': f'functions/{task}/magrpo/{seed}',
+        'functions': f'functions/{task}/{magrpo}/{seed}',
         'problems': f'problems/{task}/at_grpo/{seed}',
     }.get(table, f'main/{task}/at_grpo/{seed}')
     assert job.budget_of == ('' if path == first else first)
