@@ -140,7 +140,7 @@ _SUCCESS_NOTE = {
         'one. That of a single agent is a share of 2.1 points, of all others '
         'of 4: it writes no helper, so 60 % is all of its structure, and it '
         'has no cooperation. all tests: share of the tasks whose tests all '
-        'pass. ')}
+        'pass. Published: Qwen2.5-Coder-3B. ')}
 _ROLES_NOTE = (
     " The paper's only_tool and only_planner were trained and played alone. "
     "Here the other role is played by the untrained model, and the row's "
@@ -312,7 +312,10 @@ def joint_tables(records: records_lib.Records) -> list[table_lib.Table]:
           name: row for name, (folder, evaluation) in JOINT_ROWS.items()
           if (row := rows_lib.read_row(
               records, f'{task}/{kind}/{folder}', evaluation)) is not None}
-      reported = published.JOINT[task]
+      reported = {
+          column: numbers[kind]
+          for column, numbers in published.JOINT[task].items()
+          if kind in numbers}
       baseline = MAGRPO if MAGRPO in rows else MAGRPO_CROSS
       columns = [
           '', 'return %', '95 %', 'seeds', f'minus {baseline}', 'p', _HOLM,
@@ -324,8 +327,8 @@ def joint_tables(records: records_lib.Records) -> list[table_lib.Table]:
             f'{title}: {task}', columns, rows, baseline, note,
             values_fn=functools.partial(returns, task=task),
             cells_fn=functools.partial(_joint_cells, task=task),
-            published_fn=lambda name, kind=kind, reported=reported: {
-                column: numbers.get(kind, {}).get(name, '')
+            published_fn=lambda name, reported=reported: {
+                column: numbers.get(name, '')
                 for column, numbers in reported.items()}))
   return tables
 
