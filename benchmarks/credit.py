@@ -211,7 +211,8 @@ class Laboratory:
   ) -> tuple[list[tree_lib.Tree], int]:
     """A tree per task with advantages, and the number of candidates."""
     runner = tabular.make_runner(
-        self.environment, probabilities(logits), seed=seed, step=step)
+        self.environment, probabilities(logits), alpha=method.rollout.alpha,
+        seed=seed, step=step)
     trees = credit_lib.collect(
         runner, self.tasks, method.rollout, method.advantage,
         critic and critic.bind())

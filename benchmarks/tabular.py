@@ -72,8 +72,8 @@ class TabularRunner(runner_lib.EpisodeRunner):
 
 
 def make_runner(
-    environment: relay.Relay, table: Mapping[str, np.ndarray], *, seed: int,
-    step: int) -> TabularRunner:
+    environment: relay.Relay, table: Mapping[str, np.ndarray], *, alpha: float,
+    seed: int, step: int) -> TabularRunner:
   """A runner with one policy per role."""
   roles = environment.roles
   return TabularRunner(
@@ -84,7 +84,7 @@ def make_runner(
           for role in roles},
       buckets=batching.Buckets((1,), (1,), (1,), 1), max_new_tokens=1,
       temperature=1.0, seed=seed, train_step=step, executor=InlineExecutor(),
-      table=table, table_rng=np.random.default_rng([seed, step]))
+      alpha=alpha, table=table, table_rng=np.random.default_rng([seed, step]))
 
 
 @dataclasses.dataclass

@@ -71,6 +71,15 @@ def test_calls_are_counted(method, calls):
   assert len(credit.credits_of(trees)) == 4 * 4 * 4
 
 
+def test_a_switched_weight_of_the_team_reward_is_used():
+  laboratory = make(2)
+  _, method = credit.chosen({'rollout.alpha': 0.0}, 4)
+  trees, _ = laboratory.rollout(
+      method, laboratory.halfway(), seed=0, step=0)
+  for found in credit.credits_of(trees):  # Only callers have local rewards.
+    assert found.advantage == 0 or found.prompt.startswith('caller')
+
+
 def test_bias_of_one_turn_is_the_missing_credit_of_the_caller():
   laboratory = make(1, reward='outcome')
   measured = laboratory.measure(AT_GRPO, laboratory.halfway(), 200)
