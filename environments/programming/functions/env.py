@@ -38,6 +38,9 @@ An action without the function is a PARSE_ERROR, and a function that is not
 Python is a PROGRAM_ERROR. Otherwise the outcome of main and solo is the first
 failure of a call.
 
+Combinations of equal functions share one verdict. `program_runs` counts its
+runs for each of them.
+
 Deviations from the released code:
 
 1. Asserts run in another process (`environments.programming.checks`). Asserts
@@ -57,6 +60,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
+import functools
 
 from environments import env_api
 from environments import sandbox as sandbox_lib
@@ -223,13 +227,22 @@ class Functions:
     if source.syntax_error(program):
       return terms, None
     terms['syntax'] = 0.5
-    verdict = checks.check(self.sandbox, problem, program)
+    verdict = _check(self.sandbox, problem, program)
+    if verdict.status is sandbox_lib.Status.INFRASTRUCTURE:
+      _check.cache_clear()  # A repeated step runs the program again.
     terms['tests'] = verdict.pass_rate
     if verdict.pass_rate > 0 and aux and source.calls_aux(main):
       terms['cooperation'] = (
           0.5 + 1.0 * (not source.is_wrapper(main))
           - 0.5 * source.ignores_aux(main))
     return terms, verdict
+
+
+@functools.lru_cache(maxsize=128)
+def _check(
+    sandbox: sandbox_lib.Sandbox, problem: problems.Problem,
+    program: str) -> checks.Verdict:
+  return checks.check(sandbox, problem, program)
 
 
 def make_environment(

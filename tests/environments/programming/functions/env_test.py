@@ -3,12 +3,13 @@
 import pytest
 
 from environments import env_api
+from environments import sandbox as sandbox_lib
 from environments.programming.functions import env as functions
 from tests.environments import echo_sandbox
 from tests.environments.programming import examples
 
 prompt = echo_sandbox.prompt
-Outcome = env_api.Outcome
+Outcome, Status = env_api.Outcome, sandbox_lib.Status
 OK, PARSE_ERROR, PROGRAM_ERROR = (
     Outcome.OK, Outcome.PARSE_ERROR, Outcome.PROGRAM_ERROR)
 AUX = 'def aux(x, y):\n  return x + y'
@@ -66,6 +67,22 @@ def test_reward_terms_and_outcomes(sandbox, aux, main, points, outcomes):
   assert (step.done, step.success, step.truncated) == (
       True, success, not success)
   assert (step.program_runs > 0) is (points[1] > 0)
+
+
+def test_equal_programs_run_once_unless_the_sandbox_fails(
+    sandbox, monkeypatch):
+  statuses = [Status.INFRASTRUCTURE, Status.OK, Status.OK]
+
+  def check(*_):
+    return functions.checks.Verdict(True, ('a',), ('',), statuses.pop(0), 1)
+
+  monkeypatch.setattr(functions.checks, 'check', check)
+  actions = [{'main': ALONE, 'aux': f'{AUX} + {i}'} for i in (1, 2)]
+  outcomes = [
+      make(sandbox).step(start(), actions[i]).outcomes['main']
+      for i in (0, 0, 0, 1)]
+  assert outcomes == [Outcome.INFRASTRUCTURE, OK, OK, OK]
+  assert not statuses
 
 
 def test_solo_agent_needs_no_aux(sandbox):
