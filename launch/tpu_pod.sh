@@ -30,7 +30,8 @@ TPU and survives preemption.
   --dry-run           print the commands without running them
   --help              print this
 
-Run it again to resume. Folders models/Qwen... are not copied. Example:
+Run it again to resume. Compiled programs are kept in DIR/jax_cache. If HF_TOKEN is
+set, the workers get it in a file. Folders models/Qwen... are not copied. Example:
 
   gcloud compute tpus tpu-vm create pod --zone us-west4-a \
       --accelerator-type v5litepod-16 --version v2-alpha-tpuv5-lite
@@ -81,7 +82,17 @@ if ! "$follow"; then
     cd atgrpo_jax && python3 -m pip install --quiet uv &&
     python3 -m uv venv --quiet --allow-existing --python 3.12 .venv &&
     python3 -m uv pip install --quiet --python .venv/bin/python -e ".[tpu]"'
+  if [[ -n "${HF_TOKEN:-}" ]]; then
+    token="$(mktemp)"  # Other users can read command lines.
+    printf %s "$HF_TOKEN" > "$token"
+    on_workers 'mkdir -p .cache/huggingface'
+    run gcloud compute tpus tpu-vm scp "$token" \
+      "$name:.cache/huggingface/token" "${where[@]}"
+    rm "$token"
+  fi
   command=(env PYTHONUNBUFFERED=1 'JAX_PLATFORMS=tpu,cpu'
+    "JAX_COMPILATION_CACHE_DIR=$workdir/jax_cache"
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
     .venv/bin/python -m atgrpo_jax.main --distributed
     --workdir "$workdir" "${trainer[@]}")
   # shellcheck disable=SC2016  # The workers expand it.

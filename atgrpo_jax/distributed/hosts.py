@@ -26,7 +26,6 @@ import numpy as np
 
 from atgrpo_jax import errors
 
-_HEARTBEAT_TIMEOUT = 20  # Seconds of silence; jax's default is 100.
 _SHUTDOWN_TIMEOUT = 3600  # Seconds that processes wait for each other at exit.
 _GRACE_PERIOD = 3.0  # Seconds between reporting an error and exiting.
 _PEER_ERRORS = re.compile('Gloo|NCCL|CoordinationService|[Hh]eartbeat')
@@ -54,7 +53,6 @@ def initialize(
   try:
     jax.distributed.initialize(
         coordinator_address, num_processes, process_id,
-        heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT,
         shutdown_timeout_seconds=_SHUTDOWN_TIMEOUT)
   except (ValueError, jax.errors.JaxRuntimeError) as error:
     raise errors.UserError(
@@ -109,7 +107,8 @@ def exchange(value: Any) -> list[Any]:
     return [value]
   content = np.frombuffer(pickle.dumps(value), np.uint8)
   sizes = multihost_utils.process_allgather(np.array(content.size))
-  padded = np.zeros(sizes.max(), np.uint8)
+  # jax compiles a program for each size, so there are few.
+  padded = np.zeros(1 << int(sizes.max()).bit_length(), np.uint8)
   padded[:content.size] = content
   return [
       pickle.loads(row[:size].tobytes())

@@ -12,6 +12,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import train
+from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import tree as tree_lib
 from tests import checkout
@@ -93,6 +94,20 @@ def test_two_processes_equal_one_process_after_a_kill(echo_folder, tmp_path):
       found, expected)
 
 
+def test_exchanges_of_many_sizes_need_few_programs(monkeypatch):
+  shapes = set()
+
+  def gather(x):
+    shapes.add(x.shape)
+    return np.stack([x, x])
+
+  monkeypatch.setattr(hosts.jax, 'process_count', lambda: 2)
+  monkeypatch.setattr(hosts.multihost_utils, 'process_allgather', gather)
+  for size in range(0, 5000, 100):
+    assert hosts.exchange('a' * size) == ['a' * size] * 2
+  assert len(shapes) <= 12
+
+
 def test_signal_ends_a_process_that_waits_for_another(echo_folder, tmp_path):
   waits, missing = _start(echo_folder, tmp_path)
   missing.kill()
@@ -115,7 +130,7 @@ def test_lost_process_ends_the_other_within_the_heartbeat_timeout(
   _wait_for_steps(tmp_path, 1, processes)
   processes[victim].send_signal(number)
   try:
-    processes[1 - victim].communicate(timeout=40)
+    processes[1 - victim].communicate(timeout=130)
     assert processes[1 - victim].returncode in PEER_LOST
   finally:
     for process in processes:
