@@ -1,7 +1,7 @@
 """Measures the advantages of each algorithm against exact ones.
 
   python -m benchmarks.credit [--turns T,T] [--group_size K,K]
-      [--team at_once] [--reward outcome] [--boost] [--calls N]
+      [--team at_once] [--reward outcome] [--boost] [--odds N] [--calls N]
       [--rollouts N] [--switch KEY=VALUE ...] [--out FILE]
 
 The game is `environments.relay`, where every true value is known. Policies are
@@ -187,6 +187,7 @@ class Laboratory:
   """A relay game with known values."""
 
   environment: relay.Relay
+  odds: float = 2.0  # Of a letter that equals the prompt's.
 
   def __post_init__(self):
     self.tasks = relay.tasks(self.environment.max_turns)
@@ -197,10 +198,10 @@ class Laboratory:
             for answer in range(len(answers)))}
 
   def halfway(self) -> dict[str, np.ndarray]:
-    """Logits that prefer the letter of the prompt with odds of 2 to 1."""
+    """Logits that prefer the letter of the prompt."""
     return {
         prompt: np.array([
-            math.log(2) * (answer == prompt.split()[2][0])
+            math.log(self.odds) * (answer == prompt.split()[2][0])
             for answer in answers])
         for prompt, answers in self.prompts.items()}
 
@@ -433,6 +434,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument(
       '--boost', action='store_true', help='whether runners may say +')
   parser.add_argument(
+      '--odds', type=float, default=2.0, metavar='N',
+      help='N to 1 for the letter of the prompt')
+  parser.add_argument(
       '--calls', type=int, default=10_000, metavar='N',
       help='minimum number of sampled candidates')
   parser.add_argument(
@@ -445,6 +449,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--out', type=pathlib.Path, metavar='FILE',
       help='default: benchmarks/results/credit.json; none with --switch')
   args = parser.parse_args(argv)
+  if not args.odds > 0:
+    parser.error(f'--odds={args.odds}: expected a number above 0.')
   if not args.out and not args.switch:
     args.out = pathlib.Path('benchmarks/results/credit.json')
   for name, min_value in (
@@ -472,7 +478,7 @@ def main(argv: Sequence[str]) -> None:
   for turns in args.turns:
     laboratory = Laboratory(relay.make_environment(
         team=args.team, max_turns=turns, reward=args.reward, sandbox=None,
-        boost=args.boost))
+        boost=args.boost), args.odds)
     for group_size in args.group_size:
       rows += report(
           laboratory, group_size, chosen(switches, group_size),
