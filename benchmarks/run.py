@@ -28,7 +28,7 @@ each --repeats times in a new process, and prints the ratio of the best times.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import datetime
@@ -48,6 +48,7 @@ import jax
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
+from atgrpo_jax.distributed import hosts
 from benchmarks import ours
 from benchmarks import workload
 from configs import common
@@ -98,22 +99,20 @@ def timed(function: Callable[[], Any]) -> Callable[[], float]:
   return contestant
 
 
-def measure(
-    cases: Sequence[Case], repeats: int) -> list[dict[str, list[float]]]:
-  """Seconds of each contestant of each case, after a call that compiles.
+def measure(case: Case, repeats: int) -> dict[str, list[float]]:
+  """Seconds of each contestant of a case, after a call that compiles.
 
   Other programs slow a shared machine down for a while, so each repeat times
-  every contestant of a case once.
+  every contestant once.
   """
-  seconds = []
-  for case in cases:
-    calls = [
-        {name: contestant() for name, contestant in case.contestants.items()}
-        for _ in range(1 + repeats)]
-    seconds.append({
-        name: [times[name] for times in calls[1:]]
-        for name in case.contestants})
-  return seconds
+  calls = []
+  for _ in range(1 + repeats):
+    calls.append({})
+    for name, contestant in case.contestants.items():
+      calls[-1][name] = contestant()
+      hosts.release_memory()  # A peer needs it.
+  return {
+      name: [times[name] for times in calls[1:]] for name in case.contestants}
 
 
 def summarise(
@@ -240,22 +239,27 @@ def update(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
               **workload.update_work(sizes.config, sizes.step)})]
 
 
-def real_size(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
-  """Sampling, and gradient and Adam of an adapter."""
-  dtype, cases = model.fastest_dtype(jax.default_backend()), []
-  for name, (config, load) in sizes.real_size.items():
+def real_size(
+    sizes: Sizes, peers: Mapping[str, AskPeer]) -> Iterator[Case]:
+  """Sampling, and gradient and Adam of an adapter; holds a model at a time."""
+  dtype = model.fastest_dtype(jax.default_backend())
+
+  def sample(config, load):
+    return ours.Sampling(ours.sampled_model(config, dtype), load)
+
+  def update(config, load):
     trained = ours.Step(config, load, 1, _MAGRPO, dtype, lora=_ADAPTER)
-    groups = trained.rollout()
-    for work, function, what in (
-        ('sampling', ours.Sampling(
-            ours.sampled_model(config, dtype), load), 'sample'),
-        ('update of an adapter', functools.partial(
-            trained.update, groups), 'update')):
+    return functools.partial(trained.update, trained.rollout())
+
+  for name, (config, load) in sizes.real_size.items():
+    for what, make, title in (
+        ('sample', sample, 'sampling'),
+        ('update', update, 'update of an adapter')):
       request = workload.request(what, [load], config) | {'dtype': dtype}
-      cases.append(Case(
-          f'{name}, {work}, {load}', _contestants(function, peers, request),
-          counts={'tokens': load.completion_tokens}))
-  return cases
+      yield Case(
+          f'{name}, {title}, {load}',
+          _contestants(make(config, load), peers, request),
+          counts={'tokens': load.completion_tokens})
 
 
 def scaling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
@@ -387,7 +391,11 @@ def run(args: argparse.Namespace, sizes: Sizes) -> dict:
         for name in PEERS if (python := getattr(args, name))}
     cases = BENCHMARKS[args.name](
         sizes, {name: peer.contestant for name, peer in peers.items()})
-    seconds = measure(cases, args.repeats)
+    summaries = []
+    for case in cases:
+      summaries.append(summarise(case, measure(case, args.repeats)))
+      print(describe(summaries[-1]), flush=True)
+      del case  # The next one may need the memory.
   command = ['python -m benchmarks.run', args.name, f'--repeats {args.repeats}']
   result = {
       'benchmark': args.name,
@@ -395,13 +403,9 @@ def run(args: argparse.Namespace, sizes: Sizes) -> dict:
       'repeats': args.repeats, 'machine': describe_machine(),
       'load_average': [load_before, os.getloadavg()[0]],
       'peers': {name: peer.versions for name, peer in peers.items()},
-      'cases': [
-          summarise(case, times)
-          for case, times in zip(cases, seconds)]}
+      'cases': summaries}
   print(f'\n{args.name}: {args.repeats} repeats, load average before and after '
         f'{result["load_average"]}')
-  for case in result['cases']:
-    print(describe(case))
   return result
 
 
