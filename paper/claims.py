@@ -175,9 +175,10 @@ with fewer than two seeds is not tested. A *pilot* has fewer than five.
   table is that of MAGRPO (arXiv 2508.04652), and arXiv 2601.21972 is its
   authors' paper on critics. Other tables, the ablation and Algorithm 1 are
   those of AT-GRPO (arXiv 2510.11062).
-- We left out tasks that one row never solves, most of the
-  [games](results.md#games), because nearly every trained team solves them, and
-  claims that need Qwen3, larger coders, the papers' data or undisturbed timing.
+- We left out tasks that one row never solves, and most of the
+  [games](results.md#games), because nearly every trained team solves them.
+  Claims that need Qwen3, larger coders, the papers' data or undisturbed timing
+  are missing, too.
 - The command repeats both rows. Add `--keep paper/results/nano` and run
   `python -m paper.claims` to renew the line.
 - [credit_laboratory.md](credit_laboratory.md) compares estimates of the
