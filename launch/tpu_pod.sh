@@ -84,6 +84,7 @@ if ! "$follow"; then
     python3 -m uv pip install --quiet --python .venv/bin/python -e ".[tpu]"'
   if [[ -n "${HF_TOKEN:-}" ]]; then
     token="$(mktemp)"  # Other users can read command lines.
+    trap 'rm -f "$token"' EXIT
     printf %s "$HF_TOKEN" > "$token"
     on_workers 'mkdir -p .cache/huggingface'
     run gcloud compute tpus tpu-vm scp "$token" \
