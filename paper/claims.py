@@ -51,6 +51,11 @@ class Claim:
   second: str
   scale: str = 'nano'
 
+  @property
+  def is_depot(self) -> bool:
+    """Whether the rows are learning curves instead of evaluations."""
+    return self.first.startswith('depot')
+
 
 # Title -> claims, and a note.
 LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
@@ -196,13 +201,9 @@ class Result:
   p: float | None = None
 
 
-def is_depot(claim: Claim) -> bool:
-  return claim.first.startswith('depot')
-
-
 def compare(claim: Claim, records: records_lib.Records) -> Result:
   """Reads both rows of a claim."""
-  if is_depot(claim):
+  if claim.is_depot:
     preset = claim.first.split('/')[1]
     budget = depot_config.BUDGETS[preset][0]
     task = f'`{preset}`'
@@ -226,7 +227,7 @@ def compare(claim: Claim, records: records_lib.Records) -> Result:
   cells = {'task': task, 'seeds': ' and '.join(dict.fromkeys(counts))}
   if min(map(len, values)) < 2:
     return Result(claim, cells)
-  if is_depot(claim):
+  if claim.is_depot:
     intervals = [
         statistics.interval_of_seeds(row, depot.NUM_TASKS) for row in values]
     p = statistics.p_value_of_seeds(*values, depot.NUM_TASKS)
@@ -294,7 +295,7 @@ def _command(claim: Claim) -> str:
   paths = dict.fromkeys(
       f'{path.removesuffix(" before")}/*'
       for path in (claim.first, claim.second))
-  seeds = 10 if '/mixed/' in claim.first else 5 if is_depot(claim) else 3
+  seeds = 10 if '/mixed/' in claim.first else 5 if claim.is_depot else 3
   return f"bash launch/paper.sh --seeds {seeds} --only '{','.join(paths)}'"
 
 
