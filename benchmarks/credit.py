@@ -1,8 +1,9 @@
 """Measures the advantages of each algorithm against exact ones.
 
   python -m benchmarks.credit [--turns T,T] [--group_size K,K]
-      [--team at_once] [--reward outcome] [--boost] [--odds N] [--calls N]
-      [--rollouts N] [--switch KEY=VALUE ...] [--out FILE]
+      [--team at_once] [--reward outcome] [--boost] [--chain]
+      [--odds N[,N ...]] [--calls N] [--rollouts N] [--switch KEY=VALUE ...]
+      [--out FILE]
 
 The game is `environments.relay`, where every true value is known. Policies are
 tables; rollouts and advantages are those of training. For each number of turns
@@ -187,7 +188,8 @@ class Laboratory:
   """A relay game with known values."""
 
   environment: relay.Relay
-  odds: float = 2.0  # Of a letter that equals the prompt's.
+  # Odds of the right letter; each prompt has one of them, drawn at random.
+  odds: Sequence[float] = (2.0,)
 
   def __post_init__(self):
     self.tasks = relay.tasks(self.environment.max_turns)
@@ -198,11 +200,11 @@ class Laboratory:
             for answer in range(len(answers)))}
 
   def halfway(self) -> dict[str, np.ndarray]:
-    """Logits that prefer the letter of the prompt."""
+    """Logits that prefer the right letter of each prompt."""
+    rng = np.random.default_rng(0)
     return {
-        prompt: np.array([
-            math.log(self.odds) * (answer == prompt.split()[2][0])
-            for answer in answers])
+        prompt: math.log(rng.choice(self.odds)) * (np.array(answers) == (
+            relay.right_answer(prompt, self.environment.chain)))
         for prompt, answers in self.prompts.items()}
 
   def rollout(
@@ -420,6 +422,14 @@ def integers(text: str) -> list[int]:
   return [int(part) for part in text.split(',')]
 
 
+def positive_floats(text: str) -> list[float]:
+  """Numbers above 0 separated by commas."""
+  values = [float(part) for part in text.split(',')]
+  if not min(values) > 0:
+    raise argparse.ArgumentTypeError(f'{text}: expected numbers above 0.')
+  return values
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks.credit', description=__doc__,
@@ -434,8 +444,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument(
       '--boost', action='store_true', help='whether runners may say +')
   parser.add_argument(
-      '--odds', type=float, default=2.0, metavar='N',
-      help='N to 1 for the letter of the prompt')
+      '--chain', action='store_true',
+      help='whether the right letter depends on the last answer')
+  parser.add_argument(
+      '--odds', type=positive_floats, default=[2.0], metavar='N[,N ...]',
+      help='N to 1 for the right letter; each prompt draws one of them')
   parser.add_argument(
       '--calls', type=int, default=10_000, metavar='N',
       help='minimum number of sampled candidates')
@@ -449,8 +462,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--out', type=pathlib.Path, metavar='FILE',
       help='default: benchmarks/results/credit.json; none with --switch')
   args = parser.parse_args(argv)
-  if not args.odds > 0:
-    parser.error(f'--odds={args.odds}: expected a number above 0.')
   if not args.out and not args.switch:
     args.out = pathlib.Path('benchmarks/results/credit.json')
   for name, min_value in (
@@ -478,7 +489,7 @@ def main(argv: Sequence[str]) -> None:
   for turns in args.turns:
     laboratory = Laboratory(relay.make_environment(
         team=args.team, max_turns=turns, reward=args.reward, sandbox=None,
-        boost=args.boost), args.odds)
+        boost=args.boost, chain=args.chain), args.odds)
     for group_size in args.group_size:
       rows += report(
           laboratory, group_size, chosen(switches, group_size),

@@ -33,12 +33,14 @@ SYSTEMS = {
         'advantage.group_key': ('env', 'agent', 'turn')},
 }
 # Reward preset -> choices of a run, and steps between validations.
-BUDGETS = {'mixed': (8_000, 4), 'outcome': (60_000, 20), 'boost': (60_000, 20)}
+BUDGETS = {
+    'mixed': (8_000, 4), 'outcome': (60_000, 20), 'boost': (60_000, 20),
+    'chain': (12_000, 4)}
 # System -> learning rate in each preset. `paper.depot` says how they were
 # chosen; other systems have those of AT-GRPO.
 _LEARNING_RATES = {
-    system: dict(zip(BUDGETS, rates)) for system, rates in {
-        'at_grpo': (8e-3, 2e-3, 4e-3),
+    system: dict(zip(BUDGETS, rates, strict=False)) for system, rates in {
+        'at_grpo': (8e-3, 2e-3, 4e-3, 4e-3),
         'at_grpo_lora': (4e-4, 2e-3, 4e-3),  # Times 10 for adapters.
         'tree_uniform': (4e-3, 2e-3, 4e-3),
         'tree_next_phase': (8e-3, 4e-3, 4e-3),
@@ -84,9 +86,11 @@ def get_config(arg: str = ''):
     tokens_per_choice = 1
     common.use_small_model(
         c, 'models/depot', max_new_tokens=1,
-        prompt_buckets=tuple(sorted({4, 3 + arg.T})), completion_buckets=(1,),
-        learning_rate=_LEARNING_RATES.get(
-            arg.system, _LEARNING_RATES['at_grpo'])[arg.reward])
+        prompt_buckets=tuple(sorted({
+            4, 3 + (arg.reward == 'chain') + arg.T})),
+        completion_buckets=(1,),
+        learning_rate=_LEARNING_RATES.get(arg.system, {}).get(
+            arg.reward, _LEARNING_RATES['at_grpo'][arg.reward]))
     # Continuations to the end take most of the choices.
     c.rollout.num_tasks = 1 if arg.system == 'tree_monte_carlo' else 2
     c.optimizer.weight_decay = 0.0

@@ -40,14 +40,25 @@ DRAWN = (
     'GRPO, by task, agent and turn, immediate',
     'Single agent, one answer + GRPO', 'Single agent + AT-GRPO')
 # Preset -> choices at which the return is compared.
-REPORTED_AT = {'mixed': 4_000, 'outcome': 60_000, 'boost': 60_000}
+REPORTED_AT = {
+    'mixed': 4_000, 'outcome': 60_000, 'boost': 60_000, 'chain': 6_000}
+# Preset -> title -> system. `chain` asks what the tree adds where the episodes
+# of a task have different prompts.
+ARMS_OF = dict.fromkeys(REPORTED_AT, ARMS) | {'chain': {
+    title: system for title, system in ARMS.items() if system in (
+        'at_grpo', 'tree_uniform', 'mas_grpo', 'mas_grpo_immediate', 'gigpo',
+        'mt_grpo', 'sa_at_grpo')}}
+# Preset -> other arguments of configs/depot.py. `chain` has m^2 prompts of a
+# scout.
+ARGUMENTS = dict.fromkeys(REPORTED_AT, {}) | {'chain': {'m': '4'}}
 # Preset -> title -> system with a learning rate of its own.
-SEARCHED_SYSTEMS = dict.fromkeys(REPORTED_AT, ARMS) | {
+SEARCHED_SYSTEMS = ARMS_OF | {
     'mixed': ARMS | {'AT-GRPO, adapter per role': 'at_grpo_lora'}}
 SEARCH = ('5e-4', '1e-3', '2e-3', '4e-3', '8e-3')  # Learning rates.
 SEARCH_SEEDS = (100, 101)
 # Preset -> choices of a run of the search.
-SEARCH_BUDGETS = {'mixed': 8_000, 'outcome': 12_000, 'boost': 12_000}
+SEARCH_BUDGETS = {
+    'mixed': 8_000, 'outcome': 12_000, 'boost': 12_000, 'chain': 6_000}
 SEARCHED = {
     'evaluation.validation': 'validation[:100]',
     'evaluation.test': 'validation[:200]'}

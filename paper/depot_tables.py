@@ -34,7 +34,7 @@ def make(records: records_lib.Records) -> list[table_lib.Table]:
   for reward in depot.REPORTED_AT:
     tables.append((f'`{reward}`', reward, {
         title: f'depot/{reward}/{system}'
-        for title, system in depot.ARMS.items()}, {}))
+        for title, system in depot.ARMS_OF[reward].items()}, {}))
   for table, rows in depot.VARIANTS.items():
     tables.append((f'{table}, `mixed`', 'mixed', {
         name: f'depot_{table}/mixed/{name}' for name in rows}, {
@@ -143,7 +143,7 @@ def draw(
   for reward in depot.REPORTED_AT:
     arms = {title: depot.seeds_of(
         records.curves, f'depot/{reward}/{depot.ARMS[title]}')
-            for title in depot.DRAWN}
+            for title in depot.DRAWN if title in depot.ARMS_OF[reward]}
     if any(arms.values()):
       presets[reward] = {title: arms[title] for title in arms if arms[title]}
   if not presets:

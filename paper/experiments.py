@@ -229,7 +229,8 @@ def _depot(num_seeds: int) -> list[Job]:
           f'depot_search/{reward}/{system}_{rate}', seed, {
               'optimizer.learning_rate': float(rate),
               'train.completion_tokens': depot.SEARCH_BUDGETS[reward],
-              **depot.SEARCHED}, system=system, reward=reward)
+              **depot.SEARCHED}, system=system, reward=reward,
+          **depot.ARGUMENTS[reward])
       for reward, systems in depot.SEARCHED_SYSTEMS.items()
       for system in systems.values() for rate in depot.SEARCH
       for seed in depot.SEARCH_SEEDS]
@@ -237,8 +238,8 @@ def _depot(num_seeds: int) -> list[Job]:
     jobs += [
         _train_depot(
             f'depot/{reward}/{system}', seed, depot.EVALUATED, system=system,
-            reward=reward)
-        for reward in depot.REPORTED_AT for system in depot.ARMS.values()]
+            reward=reward, **depot.ARGUMENTS[reward])
+        for reward, arms in depot.ARMS_OF.items() for system in arms.values()]
     jobs += [
         _train_depot(
             f'depot_{table}/mixed/{row}', seed, changes | depot.EVALUATED,
@@ -258,6 +259,10 @@ def _train_depot(
   model = {**(model or {}), 'seed': seed}
   if 'T' in arguments:
     model['num_orders'] = arguments['T']
+  if 'm' in arguments:
+    model['num_items'] = arguments['m']
+  if arguments.get('reward') == 'chain':
+    model['chain'] = 1
   folder = 'depot_models/' + '/'.join(
       f'{name}-{value}' for name, value in sorted(model.items()))
   return Job(

@@ -135,19 +135,24 @@ def test_adapters_of_depot_cannot_make_a_choice_certain():
   assert 0.28 < shelves.min() and shelves.max() < 0.6
 
 
-@pytest.mark.parametrize('code', [0, 5])
-def test_depot_demonstrations_prefer_right_answers_of_the_code(code):
+@pytest.mark.parametrize('code, chain', [(0, 0), (5, 0), (5, 1)])
+def test_depot_demonstrations_prefer_right_answers_of_the_code(code, chain):
   environment = depot.make_environment(
       team='pair', max_turns=6, reward='mixed', sandbox=None, code=code)
-  words = dict(zip(depot.names('i', 8), environment.words))
-  words |= {word: word for word in environment.words}
+  items, known = depot.names('i', 8), environment.words
   shelves = dict(zip(environment.words, environment.shelves))
   rng = np.random.default_rng(0)
-  for role in ('scout', 'scout_3', 'picker', 'solo', depot_model.ALL_AT_ONCE):
+  for role in ('scout', 'picker', 'solo') if chain else (
+      'scout', 'scout_3', 'picker', 'solo', depot_model.ALL_AT_ONCE):
     num_right = num_wrong = 0
     for _ in range(200):
       _, (prompt,), completions = depot_model.demonstrate(
-          rng, role, {}, 50, num_items=8, num_orders=6, code=code)
+          rng, role, {}, 50, num_items=8, num_orders=6, code=code,
+          chain=chain)
+      shift = 0
+      if chain and role != 'picker':
+        shift = int(prompt['content'].split()[-1][1:]) - 1
+      words = dict(zip((*items, *known), known[shift:] + known[:shift] + known))
       if not {depot.SINGLE, depot.UNKNOWN}.isdisjoint(
           prompt['content'].split()):
         continue

@@ -37,6 +37,12 @@ A second '+' only loses a pick. Presets (`REWARDS`):
   outcome  picked; any one-to-one use of the words is as good as the code, so
            teams that learned different ones do not understand each other
   boost    mixed, with '+'
+  chain    mixed, but the right answers depend on the last pick
+
+In `chain`, after a pick of shelf p the right word and shelf for item i are
+those of item i + p - 1, modulo m. Before the first valid pick, p is 1. The
+prompt of the first scout or the single agent ends with the last pick. So the
+episodes of a task have different prompts, and need different answers.
 
 The maximum is T without '+'. With '+' in the first turn it is 2 (T - 1), so the
 best of both is max(T, 2 (T - 1)). A team that never says '+' has at most T
@@ -76,7 +82,9 @@ TEAMS = {'solo': ('solo',)} | {
     name: ('scout', *(f'scout_{i}' for i in range(2, num)), 'picker')
     for num, name in enumerate(
         ('pair', 'trio', 'quartet', 'quintet', 'sextet', 'septet'), 2)}
-REWARDS = {'mixed': {'told': 1.0}, 'outcome': {}, 'boost': {'told': 1.0}}
+REWARDS = {
+    'mixed': {'told': 1.0}, 'outcome': {}, 'boost': {'told': 1.0},
+    'chain': {'told': 1.0}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +107,7 @@ class Depot:
   words: tuple[str, ...]  # The code: the word of each item.
   shelves: tuple[str, ...]  # The table: the shelf of each item.
   has_boost: bool
+  is_chain: bool
   weights: Mapping[str, float]
   prompt_limit: int  # Orders that a prompt shows.
 
@@ -120,10 +129,28 @@ class Depot:
       return names('s', len(self.shelves)) + (BOOST,) * self.has_boost
     return names('w', len(self.words))
 
+  def last_picks(self, state: State) -> list[int]:
+    """The last valid pick before each served order and the next, from 0."""
+    shelves, found = self.answers('picker'), [0]
+    for pick in state.picks:
+      found.append(shelves.index(pick) if pick in shelves else found[-1])
+    return found
+
+  def wanted(self, state: State) -> tuple[int, ...]:
+    """The items whose word and shelf are right: one for each order.
+
+    In `chain` only for the orders that were served, and the next.
+    """
+    if not self.is_chain:
+      return state.orders
+    return tuple(
+        (item + shelf) % len(self.shelves)
+        for item, shelf in zip(state.orders, self.last_picks(state)))
+
   def points(self, state: State) -> int:
     """Points of the served orders."""
     points, value = 0, 1
-    for item, pick in zip(state.orders, state.picks):
+    for item, pick in zip(self.wanted(state), state.picks):
       points += value * (pick == self.shelves[item])
       value = 2 if pick == BOOST else value
     return points
@@ -152,13 +179,15 @@ class Depot:
       parts += [flag, state.word]
     else:
       parts.append(state.word)
+    if self.is_chain and role in ('scout', 'solo'):
+      parts.append(self.answers('picker')[self.last_picks(state)[-1]])
     return [{'role': 'user', 'content': ' '.join(parts)}]
 
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
     (role, action), = actions.items()
     num = self.num_orders if self.max_turns == 1 else 1
     turn = len(state.picks)
-    items = state.orders[turn:turn + num]
+    items = self.wanted(state)[turn:turn + num]
     has_word, has_pick = role != 'picker', role in ('picker', 'solo')
     tokens = action.split()
     outcome = env_api.Outcome.OK
@@ -200,7 +229,7 @@ class Depot:
     instead of the order.
     """
     rows = []
-    for item, pick in itertools.zip_longest(state.orders, state.picks):
+    for item, pick in itertools.zip_longest(self.wanted(state), state.picks):
       shelf = self.shelves[item]
       row = dict.fromkeys(names('s', len(self.shelves)), '.') | {shelf: 'o'}
       if pick == BOOST:
@@ -222,7 +251,7 @@ def make_environment(
   Args:
     team: a key of `TEAMS`.
     max_turns: `num_orders`, or 1 for a single agent that serves all orders at
-      once.
+      once, which `chain` does not allow.
     reward: a key of `REWARDS`.
     sandbox: unused; no role writes programs.
     num_items: m, the number of items, words and shelves.
@@ -247,12 +276,16 @@ def make_environment(
     raise ValueError(
         f'environment.max_turns={max_turns}: expected {num_orders}, one turn '
         "for each order, or 1 with the team 'solo'.")
+  if reward == 'chain' and max_turns == 1 < num_orders:
+    raise ValueError(
+        f"environment.max_turns=1 with environment.reward='chain': expected "
+        f'{num_orders}, because a word depends on the pick before it.')
   return Depot(
       roles=TEAMS[team], max_turns=max_turns, num_orders=num_orders,
       words=_permuted('w', num_items, (1, code)),
       shelves=_permuted('s', num_items, (0,)),
-      has_boost=reward == 'boost', weights=REWARDS[reward],
-      prompt_limit=prompt_limit or MAX_ORDERS)
+      has_boost=reward == 'boost', is_chain=reward == 'chain',
+      weights=REWARDS[reward], prompt_limit=prompt_limit or MAX_ORDERS)
 
 
 def names(prefix: str, num: int) -> tuple[str, ...]:

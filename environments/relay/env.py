@@ -14,6 +14,10 @@ the previous turn and is paid for that turn's letter, so the first turn pays
 nothing and the last call gets no answer. The caller also sees the previous
 letter.
 
+With the option `chain`, the letters a and b change places in the turn after the
+answer b. The caller of a pair also sees this answer, so the episodes of a task
+have different prompts.
+
 Reward terms, all in [0, 1]:
 
   name    role    value                                         sees
@@ -58,6 +62,7 @@ class State:
   call: str = ''
   boosted: bool = False  # True after the answer '+'.
   num_paid: int = 0  # Number of turns that have paid.
+  last: str = 'a'  # The last answer, if the option `chain` is set.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Relay:
 
   max_turns: int
   boost: bool
+  chain: bool
   weights: Mapping[str, float]
   phases: tuple[tuple[str, ...], ...]
 
@@ -76,6 +82,11 @@ class Relay:
   def delay(self) -> int:
     """Turns between a call and its answer."""
     return int(len(self.phases) == 1)
+
+  def letter(self, state: State, turn: int) -> str:
+    """The letter of a turn, after the last answer."""
+    letter = state.letters[turn]
+    return letter if state.last == 'a' else LETTERS[letter == 'a']
 
   def answers(self, role: str) -> tuple[str, ...]:
     """The valid answers of a role."""
@@ -88,7 +99,7 @@ class Relay:
     seen = state.call or '-'
     if role == 'caller':
       first = max(state.turn - self.delay, 0)
-      seen = state.letters[first:state.turn + 1][::-1]
+      seen = state.letters[first:state.turn + 1][::-1] + state.last * self.chain
     boosted = BOOST if state.boosted else ''
     return [{'role': 'user', 'content': f'{role} {state.turn} {seen}{boosted}'}]
 
@@ -100,18 +111,20 @@ class Relay:
     if 'caller' in actions:
       call = actions['caller']
       terms['called'] = (
-          float(call == state.letters[state.turn]) / self.max_turns)
+          float(call == self.letter(state, state.turn)) / self.max_turns)
       local['caller'] = self.weights.get('called', 0.0) * terms['called']
       changes['call'] = call if call in self.answers('caller') else '?'
     if 'runner' in actions:
       answered_turn = state.turn - self.delay
       right = (answered_turn >= 0
-               and actions['runner'] == state.letters[answered_turn])
+               and actions['runner'] == self.letter(state, answered_turn))
       terms['paid'] = (
           right * (1 + state.boosted) / (1 + self.boost) / self.max_turns)
       boosted = state.boosted or (self.boost and actions['runner'] == BOOST)
       changes |= dict(
           turn=state.turn + 1, num_paid=state.num_paid + right, boosted=boosted)
+      if self.chain and actions['runner'] in LETTERS:
+        changes['last'] = actions['runner']
     after = dataclasses.replace(state, **changes)
     done = after.turn == self.max_turns
     success = done and after.num_paid == self.max_turns - self.delay
@@ -128,12 +141,17 @@ class Relay:
 
 def make_environment(
     *, team: str, max_turns: int, reward: str,
-    sandbox: sandbox_lib.Sandbox | None, boost: bool = False) -> Relay:
+    sandbox: sandbox_lib.Sandbox | None, boost: bool = False,
+    chain: bool = False) -> Relay:
   """Builds the environment of a config; `team` is a key of `TEAMS`."""
   del sandbox  # No role writes programs.
   env_api.check_options(
       max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
-  relay = Relay(max_turns, boost, REWARDS[reward], TEAMS[team])
+  relay = Relay(max_turns, boost, chain, REWARDS[reward], TEAMS[team])
+  if chain and relay.delay:
+    raise ValueError(
+        f"environment.options.chain=True: expected the team 'pair', not "
+        f'{team!r}, whose answers come a turn late.')
   if max_turns <= relay.delay:
     raise ValueError(
         f'environment.max_turns={max_turns}: expected at least '
@@ -148,6 +166,13 @@ def tasks(max_turns: int) -> list[dict[str, Any]]:
 
 
 Policy = Mapping[str, np.ndarray]  # Prompt -> probabilities of the answers.
+
+
+def right_answer(prompt: str, chain: bool) -> str:
+  """The letter that is right, or for a runner most likely right."""
+  role, _, seen = prompt.split()
+  is_swapped = chain and role == 'caller' and seen[1] == 'b'
+  return LETTERS[seen[0] == 'a'] if is_swapped else seen[0]
 
 
 class Position(NamedTuple):

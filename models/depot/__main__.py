@@ -2,6 +2,8 @@
 
   python -m models.depot --seed 1 --out .cache/depot/1
 
+With `--chain 1` it is one for the preset `chain`.
+
 For every choice, the right answer has a logit of 1 and each wrong one of 0. A
 scout after the first should repeat the word that it sees. The right shelf is
 that of the seen word, also for a single agent, which sees the word that it has
@@ -30,15 +32,16 @@ _UNKNOWN = -1  # Index of an unknown right answer.
 
 def demonstrate(
     rng: np.random.Generator, role: str, kinds: Mapping[str, float],
-    group_size: int, *, num_items: int, num_orders: int,
-    code: int) -> pretrain.Demonstration:
+    group_size: int, *, num_items: int, num_orders: int, code: int,
+    chain: int) -> pretrain.Demonstration:
   """Draws a prompt of a role, or of `ALL_AT_ONCE`, and answers to it."""
   del kinds  # All answers have one distribution.
   is_solo = role in ('solo', ALL_AT_ONCE)
   environment = depot.make_environment(
       team='solo' if is_solo else 'septet',
       max_turns=1 if role == ALL_AT_ONCE else num_orders,
-      reward=str(rng.choice(('mixed', 'boost'))), sandbox=None,
+      reward='chain' if chain else str(rng.choice(('mixed', 'boost'))),
+      sandbox=None,
       num_items=num_items, num_orders=num_orders, code=code,
       prompt_limit=max(0, int(rng.integers(-num_orders, num_orders))))
   words, picks = environment.answers('scout'), environment.answers('picker')
@@ -51,7 +54,7 @@ def demonstrate(
   shown = shown_tokens(messages)
   if depot.SINGLE not in messages[0]['content']:
     picks = picks[:num_items]
-  right_words, right_shelves = right_answers(environment)
+  right_words, right_shelves = right_answers(environment, state)
   said = np.tile(
       [words.index(right_words[token]) if token in right_words else _UNKNOWN
        for token in shown], (group_size, 1))
@@ -77,12 +80,14 @@ def shown_tokens(messages: list[dict[str, str]]) -> list[str]:
 
 
 def right_answers(
-    environment: depot.Depot) -> tuple[dict[str, str], dict[str, str]]:
+    environment: depot.Depot,
+    state: depot.State) -> tuple[dict[str, str], dict[str, str]]:
   """Maps a seen item or word to the right word, and a word to its shelf."""
   items = depot.names('i', len(environment.words))
   words = environment.words
+  shift = environment.last_picks(state)[-1] if environment.is_chain else 0
   return (
-      dict(zip((*items, *words), (*words, *words))),
+      dict(zip((*items, *words), (*words[shift:], *words[:shift], *words))),
       dict(zip(words, environment.shelves)))
 
 
@@ -97,13 +102,16 @@ def _draw(
 
 
 def make_recipe(
-    seed: int, code: int = 0, num_items: int = 8,
-    num_orders: int = 6) -> pretrain.Recipe:
+    seed: int, code: int = 0, num_items: int = 8, num_orders: int = 6,
+    chain: int = 0) -> pretrain.Recipe:
   """The recipe for these options of `environments.depot.env`."""
+  # `chain` has no single agent that serves all orders at once.
+  roles = ('scout', 'picker', 'solo') if chain else _NUM_GROUPS
   return pretrain.Recipe(
       seed=seed,
       tasks={'depot': functools.partial(
-          demonstrate, num_items=num_items, num_orders=num_orders, code=code)},
+          demonstrate, num_items=num_items, num_orders=num_orders, code=code,
+          chain=chain)},
       tokenizer=pretrain.Words((
           *depot.TEAMS['solo'], *depot.TEAMS['septet'],
           *depot.names('t', num_orders), depot.ALL_TURNS, *depot.FLAGS,
@@ -111,9 +119,8 @@ def make_recipe(
           *depot.names('i', num_items), *depot.names('w', num_items),
           *depot.names('s', num_items))),
       phases={'preferences': pretrain.Phase(1500, 16, {'depot': {
-          role: pretrain.Lesson(num, {})
-          for role, num in _NUM_GROUPS.items()}})},
-      prompt_buckets=tuple(sorted({4, 3 + num_orders})),
+          role: pretrain.Lesson(_NUM_GROUPS[role], {}) for role in roles}})},
+      prompt_buckets=tuple(sorted({4, 3 + chain + num_orders})),
       completion_buckets=tuple(sorted({2, 3, 1 + 2 * num_orders})),
       groups_per_batch=64,
       dims=dict(
@@ -129,7 +136,8 @@ def main() -> None:
       ('seed', 0, 'Seed of weights and demonstrations.'),
       ('code', 0, 'environment.options.code, the code of the right words.'),
       ('num_items', 8, 'environment.options.num_items.'),
-      ('num_orders', 6, 'environment.options.num_orders.')):
+      ('num_orders', 6, 'environment.options.num_orders.'),
+      ('chain', 0, '1 for the preset chain.')):
     parser.add_argument(
         f'--{name}', type=int, default=default, help=help_text)
   pretrain.train_as_told(parser, make_recipe)

@@ -1,15 +1,17 @@
 """Relay: exact values; `transcripts_test.py` plays whole episodes."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from environments.relay import env as relay
 
 
-def make(max_turns, boost, team):
+def make(max_turns, boost, team, chain=False):
   return relay.make_environment(
       team=team, max_turns=max_turns, reward='mixed', sandbox=None,
-      boost=boost)
+      boost=boost, chain=chain)
 
 
 def tables(environment, choose):
@@ -52,10 +54,23 @@ def test_exact_team_returns(turns, boost, team, choose, expected):
   assert values.team_return == pytest.approx(expected)
 
 
-@pytest.mark.parametrize('team', relay.TEAMS)
-@pytest.mark.parametrize('boost', [False, True])
-def test_gradient_agrees_with_finite_differences(boost, team):
-  environment = make(2, boost, team)
+def test_in_a_chain_the_right_letter_depends_on_the_last_answer():
+  environment = make(3, False, 'pair', chain=True)
+
+  def right(prompt, answers):
+    return [float(x == relay.right_answer(prompt, True)) for x in answers]
+
+  # Who repeats the letter is right in the first turn, and then by chance.
+  for choose, expected in ((right, 1.0), (honest, 2 / 3)):
+    values = relay.exact_values(environment, tables(environment, choose))
+    assert values.team_return == pytest.approx(expected)
+
+
+@pytest.mark.parametrize('boost, team, chain', [
+    *itertools.product((False, True), relay.TEAMS, (False,)),
+    (False, 'pair', True)])
+def test_gradient_agrees_with_finite_differences(boost, team, chain):
+  environment = make(2, boost, team, chain)
   rng = np.random.default_rng(0)
   logits = {
       prompt: rng.normal(size=len(answers))

@@ -42,8 +42,11 @@ def best(environment, role, prompt):
   _, turn, *rest = prompt.split()
   flag = rest.pop(0) if role in ('picker', 'solo') else depot.PLAIN
   seen = rest if turn == depot.ALL_TURNS else rest[:1]
-  items = depot.names('i', len(environment.words))
-  word_of = dict(zip(items, environment.words))
+  items, words = depot.names('i', len(environment.words)), environment.words
+  if environment.is_chain and role in ('scout', 'solo'):
+    last = int(rest.pop()[1:]) - 1
+    words = words[last:] + words[:last]
+  word_of = dict(zip(items, words))
   shelf_of = dict(zip(environment.words, environment.shelves))
   words = [word_of.get(x, x if x in shelf_of else 'w1') for x in seen]
   picks = [shelf_of[word] for word in words]
@@ -63,6 +66,10 @@ def patient(environment, role, prompt):
 @pytest.mark.parametrize('team, at_once', [
     *((team, False) for team in depot.TEAMS), ('solo', True)])
 def test_best_return_is_one(team, at_once, reward):
+  if at_once and reward == 'chain':
+    with pytest.raises(ValueError, match='depends on the pick before'):
+      make(team, reward, at_once=True)
+    return
   for num_orders, num_items in ((6, 8), (1, 2), (2, 8), (3, 100), (24, 8)):
     environment = make(
         team, reward, num_orders, at_once, num_items=num_items, code=3)
@@ -78,6 +85,21 @@ def test_best_return_is_one(team, at_once, reward):
 def test_boost_without_plus_earns_at_most_sixty_percent(team, at_once):
   team_return, _, step = play(make(team, 'boost', at_once=at_once), patient)
   assert team_return == pytest.approx(0.6) and not step.success
+
+
+def test_in_a_chain_the_next_answers_depend_on_the_last_pick():
+  environment = make(reward='chain')
+  state = environment.reset(TASK)
+  prompts, words = set(), set()
+  for pick in (*environment.answers('picker'), depot.UNKNOWN):
+    after = environment.step(
+        environment.step(state, {'scout': 'w1'}).state, {'picker': pick}).state
+    prompts.add(environment.observe(after, 'scout')[0]['content'])
+    words |= {
+        word for word in environment.answers('scout')
+        if environment.step(after, {'scout': word}).local_rewards['scout']}
+  # Without a valid pick the shelf is still s1.
+  assert len(prompts) == len(words) == 8
 
 
 def test_returns_of_all_turns_of_the_plus():
