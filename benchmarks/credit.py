@@ -1,7 +1,7 @@
 """Measures the advantages of each algorithm against exact ones.
 
   python -m benchmarks.credit [--turns T,T] [--group_size K,K]
-      [--team at_once] [--reward outcome] [--boost] [--chain]
+      [--team at_once] [--reward outcome] [--boost] [--chain] [--stop]
       [--odds N[,N ...]] [--calls N] [--rollouts N] [--switch KEY=VALUE ...]
       [--out FILE]
 
@@ -86,6 +86,9 @@ class Method:
   extra_terms: tuple = ()  # Of `AdvantageSpec`.
   combination: str = 'sum'
   baseline: str = BASELINE  # Without a critic.
+  # An action has the sum of the advantages from its step to the end of its
+  # episode. Only for independent episodes whose roles act in sequence.
+  sums_later: bool = False
   scale: str = 'none'
 
   def __post_init__(self):
@@ -149,6 +152,8 @@ def methods(group_size: int) -> list[Method]:
       ('episode_return', ('env', 'agent', 'turn'))):
     add(f'parallel, {return_type}, {"+".join(group_key)}', group_key,
         mode='parallel', selection='all', return_type=return_type)
+  found.append(dataclasses.replace(
+      found[-3], name='parallel, sum of later immediate', sums_later=True))
   for name, system in RIVALS.items():
     found.append(switched(name, group_size, common.SYSTEMS[system]))
   branch = ('env', 'agent', 'turn', 'branch')
@@ -219,6 +224,8 @@ class Laboratory:
     trees = credit_lib.collect(
         runner, self.tasks, method.rollout, method.advantage,
         critic and critic.bind())
+    if method.sums_later:
+      trees = list(map(with_later_advantages, trees))
     return trees, runner.usage.model_calls
 
   def critic(
@@ -305,6 +312,22 @@ def probabilities(logits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   return {
       prompt: np.exp(x - x.max()) / np.exp(x - x.max()).sum()
       for prompt, x in logits.items()}
+
+
+def with_later_advantages(tree: tree_lib.Tree) -> tree_lib.Tree:
+  """Adds to each advantage those of the later steps of its episode."""
+  later, nodes = {}, []
+  for index, node in reversed(list(enumerate(tree.nodes))):
+    group, = node.groups
+    candidates = tuple(
+        dataclasses.replace(
+            candidate,
+            advantage=candidate.advantage + later.get((index, action), 0.0))
+        for action, candidate in enumerate(group.candidates))
+    later[node.parent, node.joint_action] = candidates[0].advantage
+    nodes.append(dataclasses.replace(
+        node, groups=(dataclasses.replace(group, candidates=candidates),)))
+  return dataclasses.replace(tree, nodes=tuple(reversed(nodes)))
 
 
 def credits_of(trees: Sequence[tree_lib.Tree]) -> list[Credit]:
@@ -447,6 +470,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--chain', action='store_true',
       help='whether the right letter depends on the last answer')
   parser.add_argument(
+      '--stop', action='store_true',
+      help='whether runners may end the episode')
+  parser.add_argument(
       '--odds', type=positive_floats, default=[2.0], metavar='N[,N ...]',
       help='N to 1 for the right letter; each prompt draws one of them')
   parser.add_argument(
@@ -489,7 +515,7 @@ def main(argv: Sequence[str]) -> None:
   for turns in args.turns:
     laboratory = Laboratory(relay.make_environment(
         team=args.team, max_turns=turns, reward=args.reward, sandbox=None,
-        boost=args.boost, chain=args.chain), args.odds)
+        boost=args.boost, chain=args.chain, stop=args.stop), args.odds)
     for group_size in args.group_size:
       rows += report(
           laboratory, group_size, chosen(switches, group_size),

@@ -40,12 +40,12 @@ BUDGETS = {
 # chosen; other systems have those of AT-GRPO.
 _LEARNING_RATES = {
     system: dict(zip(BUDGETS, rates, strict=False)) for system, rates in {
-        'at_grpo': (8e-3, 2e-3, 4e-3, 4e-3),
+        'at_grpo': (8e-3, 2e-3, 4e-3, 2e-3),
         'at_grpo_lora': (4e-4, 2e-3, 4e-3),  # Times 10 for adapters.
         'tree_uniform': (4e-3, 2e-3, 4e-3),
         'tree_next_phase': (8e-3, 4e-3, 4e-3),
         'tree_monte_carlo': (8e-3, 1e-3, 2e-3),
-        'mas_grpo': (1e-3, 2e-3, 2e-3),
+        'mas_grpo': (1e-3, 2e-3, 2e-3, 1e-3),
         'mas_grpo_agent_turn': (1e-3, 2e-3, 4e-3),
         'mas_grpo_to_go': (4e-3, 2e-3, 4e-3),
         'mas_grpo_immediate': (4e-3, 2e-3, 4e-3),

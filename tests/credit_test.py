@@ -14,9 +14,9 @@ AT_GRPO = METHODS['tree, immediate, greedy']
 GRPO = METHODS['parallel, episode_return, env']
 
 
-def make(turns, reward='mixed', team='pair'):
+def make(turns, reward='mixed', team='pair', **options):
   return credit.Laboratory(relay.make_environment(
-      team=team, max_turns=turns, reward=reward, sandbox=None))
+      team=team, max_turns=turns, reward=reward, sandbox=None, **options))
 
 
 def test_command_writes_a_row_per_method_and_group_size(tmp_path, capsys):
@@ -107,6 +107,28 @@ def test_bias_of_one_turn_is_the_missing_credit_of_the_caller():
   method = METHODS['parallel, return_to_go, env+agent+turn']
   whole = laboratory.measure(method, laboratory.halfway(), 100)
   assert whole['cosine'] > 0.97 > measured['cosine']
+
+
+@pytest.mark.parametrize('name, stop, is_biased', [
+    ('parallel, sum of later immediate', False, False),
+    ('parallel, sum of later immediate', True, True),
+    ('parallel, return_to_go, env+agent+turn', True, False)])
+def test_sums_of_later_advantages_are_biased_if_the_policy_ends_episodes(
+    name, stop, is_biased):
+  laboratory = make(2, reward='outcome', stop=stop)
+  measured = laboratory.measure(METHODS[name], laboratory.halfway(), 100)
+  assert measured['bias_error'] < 0.02
+  assert (measured['bias'] > 3 * measured['bias_error']) == is_biased
+
+
+def test_each_prompt_has_one_of_the_odds():
+  laboratory = make(3, chain=True)
+  laboratory.odds = (1.0, 8.0)
+  found = credit.probabilities(laboratory.halfway())
+  for prompt, answers in laboratory.prompts.items():
+    right = answers.index(relay.right_answer(prompt, chain=True))
+    assert found[prompt][right] == pytest.approx(1 / 2) or (
+        found[prompt][right] == pytest.approx(8 / 9))
 
 
 def test_gradient_by_hand():

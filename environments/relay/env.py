@@ -14,6 +14,9 @@ the previous turn and is paid for that turn's letter, so the first turn pays
 nothing and the last call gets no answer. The caller also sees the previous
 letter.
 
+With the option `stop`, the runner may answer '.'. This pays nothing and ends the
+episode, so policies decide how long it is.
+
 With the option `chain`, the letters a and b change places in the turn after the
 answer b. The caller of a pair also sees this answer, so the episodes of a task
 have different prompts.
@@ -46,6 +49,7 @@ from environments import sandbox as sandbox_lib
 
 LETTERS = 'ab'
 BOOST = '+'
+STOP = '.'
 REWARDS = {'mixed': {'called': 1.0}, 'outcome': {}}
 TEAMS = {  # Team -> phases.
     'pair': (('caller',), ('runner',)), 'at_once': (('caller', 'runner'),)}
@@ -72,6 +76,7 @@ class Relay:
   max_turns: int
   boost: bool
   chain: bool
+  stop: bool
   weights: Mapping[str, float]
   phases: tuple[tuple[str, ...], ...]
 
@@ -90,7 +95,9 @@ class Relay:
 
   def answers(self, role: str) -> tuple[str, ...]:
     """The valid answers of a role."""
-    return (*LETTERS, *(BOOST if self.boost and role == 'runner' else ''))
+    if role == 'caller':
+      return (*LETTERS,)
+    return (*LETTERS, *BOOST * self.boost, *STOP * self.stop)
 
   def reset(self, task: env_api.Task) -> State:
     return State(task['task_id'], task['letters'])
@@ -126,7 +133,8 @@ class Relay:
       if self.chain and actions['runner'] in LETTERS:
         changes['last'] = actions['runner']
     after = dataclasses.replace(state, **changes)
-    done = after.turn == self.max_turns
+    done = after.turn == self.max_turns or (
+        self.stop and actions.get('runner') == STOP)
     success = done and after.num_paid == self.max_turns - self.delay
     return env_api.Step(
         state=after, team_reward=terms.get('paid', 0.0), local_rewards=local,
@@ -142,12 +150,12 @@ class Relay:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None, boost: bool = False,
-    chain: bool = False) -> Relay:
+    chain: bool = False, stop: bool = False) -> Relay:
   """Builds the environment of a config; `team` is a key of `TEAMS`."""
   del sandbox  # No role writes programs.
   env_api.check_options(
       max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
-  relay = Relay(max_turns, boost, chain, REWARDS[reward], TEAMS[team])
+  relay = Relay(max_turns, boost, chain, stop, REWARDS[reward], TEAMS[team])
   if chain and relay.delay:
     raise ValueError(
         f"environment.options.chain=True: expected the team 'pair', not "
@@ -212,7 +220,8 @@ def positions(environment: Relay) -> Iterator[Position]:
               for role, role_answers, index in zip(roles, answers, indices)})
           for indices in itertools.product(*map(range, map(len, answers)))}
       yield Position(state, roles, steps)
-      successors |= {step.state: None for step in steps.values()}
+      successors |= {
+          step.state: None for step in steps.values() if not step.done}
     states = list(successors)
 
 
@@ -238,8 +247,9 @@ def visited(
         for role in position.roles]
     joint = joint_probabilities(tables)
     for indices, step in position.steps.items():
-      probabilities[step.state] = (
-          probabilities.get(step.state, 0.0) + probability * joint[indices])
+      if not step.done:
+        probabilities[step.state] = (
+            probabilities.get(step.state, 0.0) + probability * joint[indices])
     result.append((position, probability, tables))
   return result
 

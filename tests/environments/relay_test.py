@@ -8,10 +8,10 @@ import pytest
 from environments.relay import env as relay
 
 
-def make(max_turns, boost, team, chain=False):
+def make(max_turns, boost, team, **options):
   return relay.make_environment(
       team=team, max_turns=max_turns, reward='mixed', sandbox=None,
-      boost=boost, chain=chain)
+      boost=boost, **options)
 
 
 def tables(environment, choose):
@@ -66,11 +66,11 @@ def test_in_a_chain_the_right_letter_depends_on_the_last_answer():
     assert values.team_return == pytest.approx(expected)
 
 
-@pytest.mark.parametrize('boost, team, chain', [
-    *itertools.product((False, True), relay.TEAMS, (False,)),
-    (False, 'pair', True)])
-def test_gradient_agrees_with_finite_differences(boost, team, chain):
-  environment = make(2, boost, team, chain)
+@pytest.mark.parametrize('boost, team, options', [
+    *itertools.product((False, True), relay.TEAMS, ({},)),
+    (False, 'pair', {'chain': True}), (True, 'pair', {'stop': True})])
+def test_gradient_agrees_with_finite_differences(boost, team, options):
+  environment = make(2, boost, team, **options)
   rng = np.random.default_rng(0)
   logits = {
       prompt: rng.normal(size=len(answers))
