@@ -177,8 +177,8 @@ def _check_num_failed(
   if num_failed > MAX_FAILED_FRACTION * num_played:
     raise errors.InfrastructureError(
         f'{message}; an evaluation allows {MAX_FAILED_FRACTION:.0%}. The '
-        'sandbox or a worker broke, as reported above, or the environment '
-        'paid a non-finite reward. Fix it and run the same command again.')
+        'sandbox or a worker broke, as reported above. Fix it and run the same '
+        'command again.')
   print(f'{message} and are excluded')
 
 

@@ -63,7 +63,7 @@ class Step:
 
   Attributes:
     state: the state after the actions.
-    team_reward: the reward that all roles share.
+    team_reward: the reward that all roles share, finite as all rewards are.
     done: the episode is over.
     success: the task's checker accepts the final state; nothing else sets it.
     truncated: the episode is over because its turns ran out.

@@ -27,6 +27,7 @@ _MESSAGES = (
     "a list of messages such as {'role': 'user', 'content': 'a text'}")
 _FUNCTIONS = "[{'type': 'function', 'function': {'name': 'add'}}]"
 _FLOAT32_DECIMALS = 6
+_MAX_REWARD = float(np.finfo(np.float32).max)
 
 
 class StepRequest(NamedTuple):
@@ -212,11 +213,18 @@ def _checked(
     if not isinstance(outcome, env_api.Outcome):
       raise ValueError(
           f'outcomes[{role!r}]={outcome!r:.100}, which is not an Outcome')
-  team_reward = _number('team_reward', step.team_reward)
+  is_known = env_api.Outcome.INFRASTRUCTURE not in maps['outcomes'].values()
+  rewards = {'team_reward': _number('team_reward', step.team_reward)} | {
+      f'local_rewards[{role!r}]': _number(f'local_rewards[{role!r}]', reward)
+      for role, reward in maps['local_rewards'].items()}
+  for name, reward in rewards.items():
+    if is_known and not abs(reward) <= _MAX_REWARD:
+      raise ValueError(
+          f'{name}={reward}, which is not a finite float32; if the reward is '
+          'unknown, return the outcome INFRASTRUCTURE')
+  team_reward = rewards['team_reward']
   low, high = team_reward_range
   slack = 1e-6 * max(abs(low), abs(high))  # For rounding.
-  is_known = math.isfinite(team_reward) and (
-      env_api.Outcome.INFRASTRUCTURE not in maps['outcomes'].values())
   if is_known and not low - slack <= team_reward <= high + slack:
     raise ValueError(
         f'team_reward={team_reward}, outside its team_reward_range ({low}, '

@@ -41,7 +41,6 @@ from environments import env_api
 _CHUNKS_PER_STOP_CHECK = 8
 # At most so many per message to a worker: a slow program delays few others.
 _STEPS_PER_BATCH = 4
-_MAX_REWARD = float(np.finfo(np.float32).max)
 NUM_KEY_IDS = 2 + len(types.GroupKey._fields)  # With the seed and the step.
 
 
@@ -365,9 +364,7 @@ class EpisodeRunner:
     for failure in filter(None, failures):
       raise failure
     by_batch = collections.ChainMap(*all_computed)
-    steps = [
-        _with_failure(step) for i in range(len(batches))
-        for step in by_batch[i]]
+    steps = [step for i in range(len(batches)) for step in by_batch[i]]
     self.usage.program_runs += sum(step.program_runs for step in steps)
     self.usage.environment_seconds += time.perf_counter() - start
     return steps
@@ -407,15 +404,6 @@ def worker_metrics(
   return {
       f'workers/{name}': sum(count[name] for count in counts)
       for name in counts[0]}
-
-
-def _with_failure(step: env_api.Step) -> env_api.Step:
-  """Marks a step as failed if float32 cannot represent one of its rewards."""
-  rewards = step.team_reward, *step.local_rewards.values()
-  if all(abs(reward) <= _MAX_REWARD for reward in rewards):
-    return step
-  return dataclasses.replace(step, outcomes=dict.fromkeys(
-      step.outcomes, env_api.Outcome.INFRASTRUCTURE))
 
 
 def _candidate(

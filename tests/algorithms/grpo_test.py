@@ -74,7 +74,7 @@ def test_exact_table(return_type):
 def test_failure_ends_only_its_episode(return_type, valid):
   script = SCRIPT | {
       'A/a turn 0 total 0': ('1', '5 broken', '3'),
-      'A/a turn 1 total 3': ('1 nan',)}
+      'A/a turn 1 total 3': ('1 broken',)}
   tree, groups, runner = play(
       return_type, dict.fromkeys(('one', 'two'), script))
   found = np.concatenate([group.valid for group in groups])

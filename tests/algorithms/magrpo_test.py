@@ -52,12 +52,16 @@ class Table:
     state = (*state, dict(actions))
     done = len(state) == self.max_turns * len(self.phases)
     history = ' '.join(''.join(said.values()) for said in state)
+    reward = self.rewards.get(history, 0.0)
+    outcome = (
+        env_api.Outcome.INFRASTRUCTURE if math.isnan(reward)
+        else env_api.Outcome.OK)
     return env_api.Step(
-        state=state, team_reward=self.rewards.get(history, 0.0),
+        state=state, team_reward=reward,
         local_rewards={
             role: self.local * int(said) for role, said in actions.items()},
         reward_terms={}, done=done, success=False, truncated=done,
-        outcomes=dict.fromkeys(actions, env_api.Outcome.OK))
+        outcomes=dict.fromkeys(actions, outcome))
 
 
 # The script of every prompt.

@@ -58,8 +58,7 @@ def test_usage_adds_up(monkeypatch):
   assert (usage.environment_steps, usage.environment_seconds) == (0, 0)
 
   states = [state for _, state in requests]
-  # A failure of the sandbox, and a reward that is not finite.
-  actions = [{'a': '2'}, {'b': '3 broken'}, {'a': '3 nan'}]
+  actions = [{'a': '2'}, {'b': '3 broken'}, {'a': '3 broken'}]
   steps = step(runner, states, actions)
   assert [x.state.total for x in steps] == [2, 3, 13]
   assert usage.environment_steps == 3

@@ -67,7 +67,7 @@ class Counting:
   """Each agent adds a number; the team must meet the goal exactly.
 
   The team reward is 1 at the goal, the local reward a tenth of the number.
-  '7 broken' makes the sandbox fail, '7 nan' makes the local reward NaN.
+  '7 broken' makes the sandbox fail.
   """
 
   phases: tuple[tuple[str, ...], ...] = (('a',), ('b',))
@@ -99,7 +99,7 @@ class Counting:
         number, outcomes[role] = '0', env_api.Outcome.PARSE_ERROR
       if fault == 'broken':
         outcomes[role] = env_api.Outcome.INFRASTRUCTURE
-      local[role] = float(fault) if fault == 'nan' else int(number) / 10
+      local[role] = int(number) / 10
       total += int(number)
     turn = state.turn + (tuple(actions) == self.phases[-1])
     success = total == state.goal
