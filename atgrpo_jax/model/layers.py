@@ -63,6 +63,7 @@ class Linear(nn.Module):
   init_std: float
   dtype: jnp.dtype
   use_bias: bool = False
+  out_axis: str | None = 'tensor'  # The mesh axis of the features.
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -86,13 +87,22 @@ class Linear(nn.Module):
       y += products.rounded(bias, self.dtype).astype(x.dtype)
     if self.has_variable('lora', 'a'):
       a, b = (self.get_variable('lora', name) for name in 'ab')
-      low = multiply(rows, a)
+      low = mesh_lib.constrain(multiply(rows, a), mesh_lib.ROWS)
       if self.has_variable('lora', 'use'):
         use = self.get_variable('lora', 'use').astype(x.dtype)
         groups, num_adapters = use.shape
         low = low.reshape(groups, -1, num_adapters, a.shape[-1] // num_adapters)
         low = (low * use[:, None, :, None]).reshape(-1, a.shape[-1])
-      y += multiply(low, b)
+      added = multiply(low, mesh_lib.constrain(b, None, self.out_axis))
+      # Without these constraints XLA moves kernels for every decoded token.
+      y, added = (
+          mesh_lib.constrain(x, mesh_lib.ROWS, self.out_axis)
+          for x in (y, added))
+      y += added
+      if mesh_lib.current_size() > 1:
+        # Otherwise libtpu 0.0.50 aborts, as it cannot fuse the gradient of a
+        # sharded kernel with the reshape of heads.
+        y = jax.lax.optimization_barrier(y)
     y = ad_checkpoint.checkpoint_name(y, PRODUCT)
     return y.reshape(*x.shape[:-1], self.features)
 
@@ -160,7 +170,8 @@ class Attention(nn.Module):
           q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, candidates, queries, -1)
-    out = Linear(c.hidden_size, c.init_std, self.dtype, name='o')
+    out = Linear(
+        c.hidden_size, c.init_std, self.dtype, out_axis=None, name='o')
     return out(mixed), (k, v)
 
 
@@ -174,8 +185,9 @@ class Block(nn.Module):
   def __call__(self, x, angles, suffix_mask, **attention_args):
     c = self.config
 
-    def linear(features, name):
-      return Linear(features, c.init_std, self.dtype, name=name)
+    def linear(features, name, out_axis='tensor'):
+      return Linear(
+          features, c.init_std, self.dtype, out_axis=out_axis, name=name)
 
     mixed, kv = Attention(c, self.dtype, name='attention')(
         Norm(c.norm_eps, name='attention_norm')(x), angles, suffix_mask,
@@ -186,7 +198,7 @@ class Block(nn.Module):
     up = linear(c.intermediate_size, 'up')(y)
     hidden = mesh_lib.constrain(
         nn.silu(gate) * up, mesh_lib.ROWS, None, None, 'tensor')
-    x = x + linear(c.hidden_size, 'down')(hidden)
+    x = x + linear(c.hidden_size, 'down', None)(hidden)
     return mesh_lib.constrain(x, mesh_lib.ROWS), kv
 
 

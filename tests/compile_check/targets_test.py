@@ -19,18 +19,21 @@ def test_unknown_topologies_are_refused(topology, words):
     targets.devices_of(topology)
 
 
-@pytest.mark.parametrize('package, topology, mesh', [
-    ('libtpu', 'v5e:2x2', (1, 1)), ('libtpu', 'v5e:2x2', (2, 2)),
+@pytest.mark.parametrize('package, arguments, mesh', [
+    ('libtpu', 'size=0.6b,topology=v5e:2x2', (1, 1)),
+    ('libtpu', 'size=0.6b,topology=v5e:2x2', (2, 2)),
+    # Without a barrier behind the adapter, this aborts the compiler.
+    ('libtpu', 'size=8b,topology=v5e:4x4,policies=lora_per_role', (4, 4)),
     # Also compiles cuDNN's attention inside `shard_map`.
-    ('jax_cuda13_plugin', 'h100:4', (1, 1)),
-    ('jax_cuda13_plugin', 'h100:4', (2, 2))])
-def test_compiles_for_absent_devices(package, topology, mesh):
+    ('jax_cuda13_plugin', 'size=0.6b,topology=h100:4', (1, 1)),
+    ('jax_cuda13_plugin', 'size=0.6b,topology=h100:4', (2, 2))])
+def test_compiles_for_absent_devices(package, arguments, mesh):
   if not importlib.util.find_spec(package):
     pytest.skip(f'{package} is not installed: see the extras of setup.py')
   fsdp, tensor = mesh
   run = subprocess.run(
       [sys.executable, '-m', 'atgrpo_jax.main', '--mode', 'compile_check',
-       f'--config=configs/pod.py:size=0.6b,topology={topology}',
+       f'--config=configs/pod.py:{arguments}',
        '--config.compile_check.dimensions.num_layers=2',
        f'--config.mesh.fsdp={fsdp}', f'--config.mesh.tensor={tensor}',
        '--config.buckets.groups=(4,)'],
