@@ -355,8 +355,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.environment.reward = 'mixed'
   # Additional arguments of the module's make_environment.
   c.environment.options = config_dict.ConfigDict()
-  c.environment.num_workers = 2  # Processes that step environments.
-  c.environment.program_slots = 2  # Programs that run at the same time.
+  # Processes that step environments, and programs that run at the same time, on
+  # each host. 0: half as many as the host has cores, but at least two.
+  c.environment.num_workers = c.environment.program_slots = 0
 
   c.sandbox = config_dict.ConfigDict()
   # Isolation of model-written programs: 'bwrap', 'kernel', 'auto' (the stronger

@@ -61,8 +61,6 @@ def get_config(arg: str = ''):
         'nano, and another data set for other sizes.')
   c = common.base_config(arg.size)
   c.environment.module = 'environments.programming.contests.env'
-  c.environment.num_workers = 8
-  c.environment.program_slots = 16
   c.dataset.builder = 'environments.programming.benchmarks_dataset_builder'
   c.dataset.config = arg.data
   c.dataset.train, c.evaluation.validation, c.evaluation.test = (
@@ -77,8 +75,6 @@ def get_config(arg: str = ''):
         c, 'models/reckoner', max_new_tokens=48, prompt_buckets=(80, 160, 2000),
         completion_buckets=(24, 48), learning_rate=3e-4)
     c.environment.max_turns = 2
-    c.environment.num_workers = 2
-    c.environment.program_slots = 2
     c.dataset.builder = 'environments.programming.recipes_dataset_builder'
     c.dataset.config = 'contests'
     c.rollout.keep_truncated = False
@@ -89,7 +85,6 @@ def get_config(arg: str = ''):
     common.use_coder(
         c, prompt_buckets=(512, 1024, 2048, 32512), max_new_tokens=192)
     c.environment.max_turns = 2
-    c.environment.num_workers = c.environment.program_slots = 2
     c.evaluation.validation = 'test[134:150]'
 
   if arg.debug:

@@ -26,7 +26,7 @@ CASES = [
     ([CONFIG, '--mode=compile_check'], ['compile_check', 'configs/pod.py']),
     (['--config=configs/none.py:debug'], ["'configs/none.py'"]),
     (['--config=configs/plan_path.py:size=3b'], ["size='3b'", '1.7b']),
-    ([CONFIG, '--config.environment.program_slots=0'], ['program_slots=0']),
+    ([CONFIG, '--config.environment.program_slots=-1'], ['program_slots=-1']),
 ]
 
 

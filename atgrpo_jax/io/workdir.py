@@ -24,7 +24,8 @@ REPORT = 'report.html'
 # Keys, and sections of keys, that may change when a run is resumed.
 _MAY_CHANGE = ('evaluation', 'export', 'mesh', 'sandbox',
                'train.num_steps', 'train.completion_tokens', 'train.writers',
-               'train.profile_steps')
+               'train.profile_steps',
+               'environment.num_workers', 'environment.program_slots')
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:

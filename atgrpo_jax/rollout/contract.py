@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import json
-import math
 import pickle
 import traceback
 from typing import Any, NamedTuple

@@ -20,6 +20,7 @@ import dataclasses
 import logging
 import multiprocessing
 from multiprocessing import context
+import os
 import time
 
 from atgrpo_jax import errors
@@ -36,6 +37,7 @@ LEVELS = (*sandbox_lib.LEVELS, REMOTE, NO_PROGRAMS)
 MAX_IN_A_ROW = 8
 _TICK = 1.0  # Seconds between two checks of the server and the processes.
 _END_SECONDS = 10.0  # Time for the processes to exit before they are killed.
+_MAX_BY_DEFAULT = 32  # Workers and programs of a host.
 _COUNTS = 'server_restarts', 'pool_restarts', 'repeated_steps'
 
 
@@ -75,8 +77,9 @@ class Workers:
     """Checks the arguments and starts nothing yet; may raise UserError.
 
     Args:
-      num_workers: number of worker processes.
-      program_slots: programs that run at a time.
+      num_workers: number of worker processes; 0 for half as many as there are
+        cores, but at least two.
+      program_slots: programs that run at a time; 0 as above.
       level: one of `LEVELS`.
       url: http://HOST:PORT of a SandboxFusion service for level 'remote'.
       is_stopped: if True, waiting for steps raises `signals.Stopped`.
@@ -84,12 +87,13 @@ class Workers:
     for name, number in (
         ('num_workers', num_workers), ('program_slots', program_slots)):
       errors.check_number(
-          f'environment.{name}', number, min_value=1,
+          f'environment.{name}', number, min_value=0,
           less_than=sandbox_lib.MAX_SLOTS + 1, advice='; each is a process')
     errors.check_choice('sandbox.level', level, LEVELS)
     self._is_stopped = is_stopped
     self._counts = dict.fromkeys(_COUNTS, 0)
-    self.num_workers = num_workers
+    by_default = min(max(2, (os.cpu_count() or 1) // 2), _MAX_BY_DEFAULT)
+    self.num_workers = num_workers or by_default
     self._server = None
     if level == REMOTE:
       with errors.as_user_error():
@@ -99,7 +103,8 @@ class Workers:
           f'sandbox.url={url!r} has no effect with sandbox.level={level}; set '
           "sandbox.level=remote or sandbox.url=''.")
     elif level != NO_PROGRAMS:
-      self._server = sandbox_lib.SandboxServer(program_slots, level)
+      self._server = sandbox_lib.SandboxServer(
+          program_slots or by_default, level)
     self._batches: list[StepBatch] = []  # Since the last `finish`.
     self._in_a_row = 0
     self._first: futures.Future | None = None  # Of the first pool.
