@@ -458,9 +458,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       prog='python -m benchmarks.credit', description=__doc__,
       formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument(
-      '--turns', type=integers, default=[2, 4], metavar='T,T')
+      '--turns', type=integers, default=[4], metavar='T,T')
   parser.add_argument(
-      '--group_size', type=integers, default=[2, 4, 8], metavar='K,K')
+      '--group_size', type=integers, default=[4], metavar='K,K')
   parser.add_argument('--team', choices=list(relay.TEAMS), default='pair')
   parser.add_argument(
       '--reward', choices=list(relay.REWARDS), default='mixed')

@@ -66,8 +66,8 @@ _COMPARED = {
 _DEPOT = {
     'docs/when_at_grpo.md': (
         'Depot: `mixed`, 8k choices', 'Depot: `outcome`, 60k choices',
-        'Depot: `boost`, 60k choices'),
-    'README.md': ('Depot: `mixed`, 8k choices',)}
+        'Depot: `boost`, 60k choices', 'Depot: `chain`, 12k choices'),
+    'README.md': ('Depot: `chain`, 12k choices',)}
 
 # Contestant -> its name in docs/speed.md.
 _OTHERS = {'tunix': 'tunix', 'comlrl': 'CoMLRL'}
@@ -97,6 +97,11 @@ _CREDIT_DEPOT = {
     f'`{reward}`': (file, 'step') for reward, file in {
         'mixed': 'credit', 'outcome': 'credit_outcome',
         'boost': 'credit_boost'}.items()}
+_CREDIT_CHAIN = {
+    '`mixed`': ('credit', 'step'), '`chain`': ('credit_chain', 'step')}
+_CREDIT_STOP = {
+    'bias, *stop*': ('credit_stop', 'bias'),
+    'cosine of the mean gradient, *stop*': ('credit_stop', 'cosine')}
 
 
 def section(page: str, title: str) -> str:
@@ -241,7 +246,8 @@ def test_growth():
 
 @pytest.mark.parametrize('page, columns', [
     ('credit_laboratory', _CREDIT), ('credit_laboratory', _CREDIT_AT_ONCE),
-    ('when_at_grpo', _CREDIT_DEPOT)])
+    ('credit_laboratory', _CREDIT_STOP),
+    ('when_at_grpo', _CREDIT_DEPOT), ('when_at_grpo', _CREDIT_CHAIN)])
 def test_credit_equals_the_stored_records(page, columns):
   for name, *cells in rows(PAGES[f'docs/{page}.md'], 'credit', *columns):
     method = re.sub(r'`| \(.*\)', '', name)
