@@ -152,8 +152,8 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
         'choices, and so two thirds of the updates. `mixed` first had five '
         'seeds, which decided nothing; we then added five, which decide the '
         'same lines alone. Of the teams without the tree, AT-GRPO beats only '
-        'GRPO by task. [when_at_grpo.md](when_at_grpo.md) has all rows, and the last '
-        'returns.'),
+        'GRPO by task. All rows and their last returns are in '
+        '[when_at_grpo.md](when_at_grpo.md).'),
 }
 
 _HEAD = """\
