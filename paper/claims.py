@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
+import re
 
 import numpy as np
 
@@ -150,10 +151,9 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
         'return; these rows are not AT-GRPO, which stalls here, and roles '
         'trained alone had half of the choices. Three agents had as many '
         'choices, and so two thirds of the updates. `mixed` first had five '
-        'seeds, which decided nothing; we then added five, which decide the '
-        'same lines alone. Of the teams without the tree, AT-GRPO beats only '
-        'GRPO by task. All rows and their last returns are in '
-        '[when_at_grpo.md](when_at_grpo.md).'),
+        'seeds, which decided nothing; we then added five. GRPO by task is '
+        'judged on `chain`, since its rows in `mixed` were paid less. All rows '
+        'and their last returns are in [when_at_grpo.md](when_at_grpo.md).'),
 }
 
 _HEAD = """\
@@ -292,7 +292,8 @@ def _command(claim: Claim) -> str:
   paths = dict.fromkeys(
       f'{path.removesuffix(" before")}/*'
       for path in (claim.first, claim.second))
-  seeds = 10 if '/mixed/' in claim.first else 5 if claim.is_depot else 3
+  has_ten = re.search('/mixed/|/chain/', claim.first)
+  seeds = 10 if has_ten else 5 if claim.is_depot else 3
   return f"bash launch/paper.sh --seeds {seeds} --only '{','.join(paths)}'"
 
 

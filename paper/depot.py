@@ -46,8 +46,8 @@ REPORTED_AT = {
 # of a task have different prompts.
 ARMS_OF = dict.fromkeys(REPORTED_AT, ARMS) | {'chain': {
     title: system for title, system in ARMS.items() if system in (
-        'at_grpo', 'tree_uniform', 'mas_grpo', 'mas_grpo_immediate', 'gigpo',
-        'mt_grpo', 'sa_at_grpo')}}
+        'at_grpo', 'tree_uniform', 'mas_grpo', 'mas_grpo_agent_turn',
+        'mas_grpo_immediate', 'gigpo', 'mt_grpo', 'sa_at_grpo')}}
 # Preset -> other arguments of configs/depot.py. `chain` has m^2 prompts of a
 # scout.
 ARGUMENTS = dict.fromkeys(REPORTED_AT, {}) | {'chain': {'m': '4'}}
