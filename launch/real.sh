@@ -13,7 +13,8 @@ after. Needs Python 3.11 or newer (PYTHON names one), two cores and, the first
 time, a package index. Run it again to resume.
 
   --task NAME     humaneval (default): Qwen2.5-Coder-0.5B writes a helper and its
-                  caller, with an adapter for each, by MAGRPO; an hour, 10 GiB
+                  caller, with an adapter for each, by MAGRPO; 10 GiB, and an hour
+                  on a CPU with AVX512-BF16 or AMX
                   gsm8k: the same model as tool and reasoner, with one adapter,
                   by AT-GRPO; needs the hub, or the files of the data set in
                   downloads/manual/gsm8k of TFDS_DATA_DIR (.cache/datasets);
