@@ -2,7 +2,7 @@
 
   python -m benchmarks.credit [--turns T,T] [--group_size K,K]
       [--team at_once] [--reward outcome] [--boost] [--chain] [--stop]
-      [--odds N[,N ...]] [--calls N] [--rollouts N] [--switch KEY=VALUE ...]
+      [--odds N] [--calls N] [--rollouts N] [--switch KEY=VALUE ...]
       [--out FILE]
 
 The game is `environments.relay`, where every true value is known. Policies are
@@ -152,8 +152,9 @@ def methods(group_size: int) -> list[Method]:
       ('episode_return', ('env', 'agent', 'turn'))):
     add(f'parallel, {return_type}, {"+".join(group_key)}', group_key,
         mode='parallel', selection='all', return_type=return_type)
-  found.append(dataclasses.replace(
-      found[-3], name='parallel, sum of later immediate', sums_later=True))
+  add('parallel, sum of later immediate', ('env', 'agent', 'turn'),
+      mode='parallel', selection='all', return_type='immediate')
+  found[-1] = dataclasses.replace(found[-1], sums_later=True)
   for name, system in RIVALS.items():
     found.append(switched(name, group_size, common.SYSTEMS[system]))
   branch = ('env', 'agent', 'turn', 'branch')
@@ -193,8 +194,7 @@ class Laboratory:
   """A relay game with known values."""
 
   environment: relay.Relay
-  # Odds of the right letter; each prompt has one of them, drawn at random.
-  odds: Sequence[float] = (2.0,)
+  odds: float = 2.0  # Of the right letter.
 
   def __post_init__(self):
     self.tasks = relay.tasks(self.environment.max_turns)
@@ -206,9 +206,8 @@ class Laboratory:
 
   def halfway(self) -> dict[str, np.ndarray]:
     """Logits that prefer the right letter of each prompt."""
-    rng = np.random.default_rng(0)
     return {
-        prompt: math.log(rng.choice(self.odds)) * (np.array(answers) == (
+        prompt: math.log(self.odds) * (np.array(answers) == (
             relay.right_answer(prompt, self.environment.chain)))
         for prompt, answers in self.prompts.items()}
 
@@ -445,14 +444,6 @@ def integers(text: str) -> list[int]:
   return [int(part) for part in text.split(',')]
 
 
-def positive_floats(text: str) -> list[float]:
-  """Numbers above 0 separated by commas."""
-  values = [float(part) for part in text.split(',')]
-  if not min(values) > 0:
-    raise argparse.ArgumentTypeError(f'{text}: expected numbers above 0.')
-  return values
-
-
 def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks.credit', description=__doc__,
@@ -473,8 +464,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--stop', action='store_true',
       help='whether runners may end the episode')
   parser.add_argument(
-      '--odds', type=positive_floats, default=[2.0], metavar='N[,N ...]',
-      help='N to 1 for the right letter; each prompt draws one of them')
+      '--odds', type=float, default=2.0, metavar='N',
+      help='N to 1 for the right letter')
   parser.add_argument(
       '--calls', type=int, default=10_000, metavar='N',
       help='minimum number of sampled candidates')
@@ -488,6 +479,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       '--out', type=pathlib.Path, metavar='FILE',
       help='default: benchmarks/results/credit.json; none with --switch')
   args = parser.parse_args(argv)
+  if not args.odds > 0:
+    parser.error(f'--odds={args.odds}: expected a number above 0.')
   if not args.out and not args.switch:
     args.out = pathlib.Path('benchmarks/results/credit.json')
   for name, min_value in (

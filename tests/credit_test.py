@@ -121,16 +121,6 @@ def test_sums_of_later_advantages_are_biased_if_the_policy_ends_episodes(
   assert (measured['bias'] > 3 * measured['bias_error']) == is_biased
 
 
-def test_each_prompt_has_one_of_the_odds():
-  laboratory = make(3, chain=True)
-  laboratory.odds = (1.0, 8.0)
-  found = credit.probabilities(laboratory.halfway())
-  for prompt, answers in laboratory.prompts.items():
-    right = answers.index(relay.right_answer(prompt, chain=True))
-    assert found[prompt][right] == pytest.approx(1 / 2) or (
-        found[prompt][right] == pytest.approx(8 / 9))
-
-
 def test_gradient_by_hand():
   policy = {'x': np.array([0.2, 0.3, 0.5])}
   credits = [

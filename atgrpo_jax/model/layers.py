@@ -100,8 +100,8 @@ class Linear(nn.Module):
           for x in (y, added))
       y += added
       if mesh_lib.current_size() > 1:
-        # Otherwise libtpu 0.0.50 aborts, as it cannot fuse the gradient of a
-        # sharded kernel with the reshape of heads.
+        # Otherwise libtpu 0.0.50 aborts on the gradient of q's adapter ("split
+        # of a padded window dim").
         y = jax.lax.optimization_barrier(y)
     y = ad_checkpoint.checkpoint_name(y, PRODUCT)
     return y.reshape(*x.shape[:-1], self.features)

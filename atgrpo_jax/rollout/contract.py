@@ -219,8 +219,8 @@ def _checked(
   for name, reward in rewards.items():
     if is_known and not abs(reward) <= _MAX_REWARD:
       raise ValueError(
-          f'{name}={reward}, which is not a finite float32; if the reward is '
-          'unknown, return the outcome INFRASTRUCTURE')
+          f'{name}={reward}, which is not a finite float32 (for an unknown '
+          'reward, return the outcome INFRASTRUCTURE)')
   team_reward = rewards['team_reward']
   low, high = team_reward_range
   slack = 1e-6 * max(abs(low), abs(high))  # For rounding.
