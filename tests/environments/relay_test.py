@@ -60,7 +60,7 @@ def test_in_a_chain_the_right_letter_depends_on_the_last_answer():
   def right(prompt, answers):
     return [float(x == relay.right_answer(prompt, True)) for x in answers]
 
-  # Who repeats the letter is right in the first turn, and then by chance.
+  # Honest teams are right in the first turn, and later by chance.
   for choose, expected in ((right, 1.0), (honest, 2 / 3)):
     values = relay.exact_values(environment, tables(environment, choose))
     assert values.team_return == pytest.approx(expected)
