@@ -356,7 +356,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # Additional arguments of the module's make_environment.
   c.environment.options = config_dict.ConfigDict()
   # Processes that step environments, and programs that run at the same time, on
-  # each host. 0: half as many as the host has cores, but at least two.
+  # each host. 0: half as many as the host has cores, from 2 to 32.
   c.environment.num_workers = c.environment.program_slots = 0
 
   c.sandbox = config_dict.ConfigDict()

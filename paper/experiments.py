@@ -257,10 +257,9 @@ def _train_depot(
     model: Mapping[str, Any] | None = None, **arguments: str) -> Job:
   """Trains from a base model: its options besides the seed are in `model`."""
   model = {**(model or {}), 'seed': seed}
-  if 'T' in arguments:
-    model['num_orders'] = arguments['T']
-  if 'm' in arguments:
-    model['num_items'] = arguments['m']
+  for name, option in (('T', 'num_orders'), ('m', 'num_items')):
+    if name in arguments:
+      model[option] = arguments[name]
   if arguments.get('reward') == 'chain':
     model['chain'] = 1
   folder = 'depot_models/' + '/'.join(

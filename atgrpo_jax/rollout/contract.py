@@ -212,16 +212,20 @@ def _checked(
     if not isinstance(outcome, env_api.Outcome):
       raise ValueError(
           f'outcomes[{role!r}]={outcome!r:.100}, which is not an Outcome')
+  team_reward = _number('team_reward', step.team_reward)
+  numbers = {
+      name: {
+          key: _number(f'{name}[{key!r}]', value)
+          for key, value in maps[name].items()}
+      for name in ('local_rewards', 'reward_terms')}
   is_known = env_api.Outcome.INFRASTRUCTURE not in maps['outcomes'].values()
-  rewards = {'team_reward': _number('team_reward', step.team_reward)} | {
-      f'local_rewards[{role!r}]': _number(f'local_rewards[{role!r}]', reward)
-      for role, reward in maps['local_rewards'].items()}
-  for name, reward in rewards.items():
+  for name, reward in (('team_reward', team_reward), *(
+      (f'local_rewards[{role!r}]', reward)
+      for role, reward in numbers['local_rewards'].items())):
     if is_known and not abs(reward) <= _MAX_REWARD:
       raise ValueError(
           f'{name}={reward}, which is not a finite float32 (for an unknown '
           'reward, return the outcome INFRASTRUCTURE)')
-  team_reward = rewards['team_reward']
   low, high = team_reward_range
   slack = 1e-6 * max(abs(low), abs(high))  # For rounding.
   if is_known and not low - slack <= team_reward <= high + slack:
@@ -238,11 +242,6 @@ def _checked(
   if program_runs < 0 or program_runs % 1:
     raise ValueError(
         f'program_runs={step.program_runs!r:.100}, which is not a count')
-  numbers = {
-      name: {
-          key: _number(f'{name}[{key!r}]', value)
-          for key, value in maps[name].items()}
-      for name in ('local_rewards', 'reward_terms')}
   return dataclasses.replace(
       step, team_reward=team_reward, program_runs=int(program_runs),
       outcomes=maps['outcomes'], **flags, **numbers)

@@ -78,7 +78,7 @@ class Workers:
 
     Args:
       num_workers: number of worker processes; 0 for half as many as there are
-        cores, but at least two.
+        cores, from 2 to 32.
       program_slots: programs that run at a time; 0 as above.
       level: one of `LEVELS`.
       url: http://HOST:PORT of a SandboxFusion service for level 'remote'.
