@@ -35,7 +35,7 @@ _MAX_SPANS, _MIN_SPAN = 4, 256
 
 def attend(
     q, k, v, suffix_mask, prefix, prefix_mask, past=None, past_mask=None,
-    rows=None, dtype=None):
+    rows=None):
   """Softmax attention over prefix, past and suffix keys together.
 
   Args:
@@ -51,16 +51,14 @@ def attend(
     rows: `kv_cache.Rows` while decoding. All arguments but the prefix then have
       N * R for P, G = 1 and X = 1, and keys and values have no axis G (with an
       axis of size 1, XLA's CPU backend copies the cache three times per token).
-    dtype: of the products; None for that of `q`.
 
   Returns:
     [P, K, G, X, M, H]
   """
   _, heads, candidates, queries, per_head, _ = q.shape
-  dtype = dtype or q.dtype
   if k.ndim == 4:  # A cache.
     return _attend_block(
-        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows, dtype)
+        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
 
   # The gradients of keys and values are sums over blocks; float32 outside of
   # the blocks keeps these sums in float32.
@@ -71,7 +69,7 @@ def attend(
     k, v, prefix = jax.tree.map(lambda x: x.astype(q.dtype), kv)
     return _attend_block(
         q, k[..., :end], v[..., :end, :], suffix_mask, prefix, prefix_mask,
-        None, None, None, dtype)
+        None, None, None)
 
   keys = queries + (prefix[0].shape[-1] if prefix else 0)
   row_bytes = 4 * heads * candidates * per_head * keys
@@ -104,14 +102,14 @@ def _in_blocks(attend_part, block, q, suffix_mask):
 
 
 def _attend_block(
-    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows, dtype):
+    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows):
   """`attend` with all scores in memory.
 
   The scores over prefix, past and suffix are never concatenated. They share a
   maximum and a sum, which equals a softmax over their concatenation.
   """
   groups, heads, candidates, queries, _, width = q.shape
-  einsum = functools.partial(products.einsum, dtype=dtype)
+  einsum = functools.partial(products.einsum, dtype=q.dtype)
 
   def private_rows(x):  # [P, K, G, X * M, ...], with G if the keys have it.
     return x.reshape(*k.shape[:-2], -1, x.shape[-1])

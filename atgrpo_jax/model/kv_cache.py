@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import config as config_lib
+from atgrpo_jax.model import products
 
 
 @struct.dataclass
@@ -106,7 +107,9 @@ class Rows:
 def init_cache(
     config: config_lib.ModelConfig, num_rows: int, length: int,
     dtype: jnp.dtype) -> RowCache:
-  """An empty cache for `length` tokens per row."""
+  """An empty cache for `length` tokens per row; `dtype` is of the products."""
+  dtype = products.activation_dtype(dtype)
+
   def zeros(*shape):
     shape = num_rows, config.num_kv_heads, *shape
     return mesh_lib.constrain(

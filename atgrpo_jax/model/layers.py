@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 from flax import linen as nn
@@ -165,8 +164,7 @@ class Attention(nn.Module):
       mixed = kernel(q, k, v, prefix, prefix_mask)
     else:
       kernel = None if rows is None else kernels.find_for_rows(q, capacities)
-      attend = functools.partial(attention.attend, dtype=self.dtype)
-      mixed = (kernel or attend)(
+      mixed = (kernel or attention.attend)(
           q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, candidates, queries, -1)

@@ -3,9 +3,12 @@
 Sampler and learner multiply with the same function, so they round alike.
 
 On TPUs and GPUs activations have the dtype of the products. On CPUs they stay
-float32, and the operands of a product are rounded to bfloat16: XLA's CPU
-backend multiplies bfloat16 into float32 twice as fast as float32, but bfloat16
-into bfloat16 no faster. The backward pass rounds the cotangent, too.
+float32, and the operands of products with parameters are rounded to bfloat16:
+XLA's CPU backend multiplies bfloat16 into float32 twice as fast as float32, but
+bfloat16 into bfloat16 no faster. The backward pass rounds the cotangent, too.
+
+Attention multiplies activations. Rounding queries and keys would cause most of
+the error of bfloat16: Qwen2.5 adds large biases to its keys.
 """
 
 from __future__ import annotations

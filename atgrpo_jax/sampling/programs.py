@@ -38,7 +38,7 @@ class SamplerSpec:
   group_size: int  # Candidates of a group (G).
   temperature: float  # 0 for greedy decoding.
   stop_ids: tuple[int, ...]  # Ids that end a completion.
-  dtype: str  # Dtype of matrix products, keys and values.
+  dtype: str  # Dtype of matrix products.
 
 
 @struct.dataclass
@@ -158,9 +158,9 @@ def fill(
   shape = len(prompts), spec.group_size
   candidate_keys = jax.vmap(
       jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
-  length = slots.prefix.keys[0].shape[-1]
+  keys = slots.prefix.keys[0]
   cache = model.along_positions(
-      lambda axis, x: _resized(x.astype(spec.dtype), length, axis),
+      lambda axis, x: _resized(x.astype(keys.dtype), keys.shape[-1], axis),
       model.RowCache(tuple(prefix.keys), tuple(prefix.values)))
   filled = Slots(
       prefix=model.PromptCache(cache.keys, cache.values, prefix.lengths),

@@ -166,14 +166,15 @@ def test_decoding_on_four_devices_lowers_to_ragged_attention(
   config = dataclasses.replace(tiny.CONFIG, head_dim=128)
   spec = programs.SamplerSpec(2, 1.0, (0,), 'bfloat16')
   static = {'config': config, 'spec': spec}
-  slots = jax.eval_shape(functools.partial(
-      programs.empty_slots, num_slots=4, prompt_length=prompt_length, **static))
-  past = jax.eval_shape(functools.partial(
-      programs.empty_rows, num_rows=4, capacity=256, **static))
   platform, target = {
       TPU: ('tpu', 'tpu_custom_call'), GPU: ('cuda', '__gpu$xla.gpu.triton'),
   }[device]
   with jax.sharding.use_abstract_mesh(_mesh(*device, 2, 1, 2)):
+    slots = jax.eval_shape(functools.partial(
+        programs.empty_slots, num_slots=4, prompt_length=prompt_length,
+        **static))
+    past = jax.eval_shape(functools.partial(
+        programs.empty_rows, num_rows=4, capacity=256, **static))
     lowered = programs.decode.trace(
         decoder.param_shapes(config), slots, past,
         jax.ShapeDtypeStruct((2, 2), jnp.int32), adapters=None, num_tokens=16,

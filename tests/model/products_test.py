@@ -20,9 +20,7 @@ def _normal(seed, *shape):
 
 
 @pytest.mark.parametrize('equation, shapes', [
-    ('ri,io->ro', ((5, 8), (8, 3))), ('rd,vd->rv', ((5, 8), (3, 8))),
-    ('pkqh,pkhs->pkqs', ((2, 2, 3, 4), (2, 2, 4, 5))),
-    ('...qh,...hy->...qy', ((2, 2, 3, 4), (2, 2, 4, 5)))])
+    ('ri,io->ro', ((5, 8), (8, 3))), ('rd,vd->rv', ((5, 8), (3, 8)))])
 def test_operands_and_cotangents_are_rounded(equation, shapes):
   x, y = (_normal(i, *shape) for i, shape in enumerate(shapes))
 
@@ -42,7 +40,7 @@ def test_operands_and_cotangents_are_rounded(equation, shapes):
   assert np.any(exact != jnp.einsum(equation, x, y))
 
 
-def test_no_product_of_the_model_is_left_in_float32():
+def test_only_attention_multiplies_in_float32():
   params = tiny.make_params()
   batch = tiny.make_batch()
   spec = specs.learner(dtype='bfloat16')
@@ -53,7 +51,9 @@ def test_no_product_of_the_model_is_left_in_float32():
   assert len(dots) > 20
   for line in dots:
     operands, result = line.rsplit(':', 1)[1].split('->')
-    assert operands.count('bf16>') == 2 and 'f32>' in result, line
+    is_attention = 'batching_dims' in line
+    assert operands.count('bf16>') == (0 if is_attention else 2), line
+    assert 'xf32>' in result, line
 
 
 def test_rounding_does_not_become_advantage():
