@@ -76,9 +76,11 @@ def get_config(arg: str = ''):
 
   if arg.size == 'coder-0.5b':
     common.use_coder(
-        c, prompt_buckets=(512, 1024, 4096), max_new_tokens=192)
-    c.environment.max_turns = 2
-    c.evaluation.validation, c.evaluation.test = 'train[-32:]', 'test[:64]'
+        c, prompt_buckets=(256, 512, 1024, 4096), max_new_tokens=192)
+    c.environment.options.request = True
+    c.environment.max_turns = 1
+    c.evaluation.validation, c.evaluation.test = 'train[-16:]', 'test[:128]'
+    c.train.num_steps = c.evaluation.validate_every = 16
 
   if arg.debug:
     common.shrink_for_debug(c)

@@ -94,6 +94,12 @@ SYSTEM_MESSAGES = {
         'wrote a program. Check its output, and decide yourself. ' + _BOX),
     'solo': 'Solve the problem. ' + _BOX,
 }
+# With the option `request`, prompts end with these.
+_ANSWER_REQUEST = (
+    'End your reply with "The answer is \\boxed{X}.", where X is the answer.')
+_REQUESTS = {
+    'tool': 'Write the program in a ```python block.',
+    'reasoner': _ANSWER_REQUEST, 'solo': _ANSWER_REQUEST}
 _DISAGREEMENT = (
     'The answers were not the same. Find out which is right, or find a better '
     'one.')
@@ -137,6 +143,7 @@ class Mathematics:
   weights: Mapping[str, Mapping[str, float]]
   sandbox: sandbox_lib.Sandbox | None  # None if no role writes programs.
   max_turns: int
+  request: bool
 
   team_reward_range = (0.0, 1.0)
 
@@ -162,6 +169,8 @@ class Mathematics:
     if self.max_turns > 1:
       parts.append(f'Turn {state.turn + 1} of {self.max_turns}.')
     parts += map(_report, state.attempts[state.turn * num_roles:])
+    if self.request:
+      parts.append(_REQUESTS[role])
     return [
         {'role': 'system', 'content': SYSTEM_MESSAGES[role]},
         {'role': 'user', 'content': '\n'.join(parts)}]
@@ -259,11 +268,12 @@ class Mathematics:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None,
-    program_seconds: float = 20.0) -> Mathematics:
+    program_seconds: float = 20.0, request: bool = False) -> Mathematics:
   """Builds the environment; `team` is in `TEAMS`, `reward` in `REWARDS`.
 
   `program_seconds` limits the CPU time of a program. The wall-clock limit is
-  1.5 times as long, for machines under load.
+  1.5 times as long, for machines under load. With `request`,
+  each prompt ends with what its role must write, which helps small models.
   """
   env_api.check_options(
       max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
@@ -271,7 +281,8 @@ def make_environment(
   if sandbox is not None:
     sandbox = dataclasses.replace(sandbox, limits=sandbox.limits._replace(
         cpu_seconds=program_seconds, wall_seconds=1.5 * program_seconds))
-  return Mathematics(TEAMS[team], REWARDS[reward], sandbox, max_turns)
+  return Mathematics(
+      TEAMS[team], REWARDS[reward], sandbox, max_turns, request)
 
 
 def _grade(answer: str | None, other: str | None) -> grader.Verdict:

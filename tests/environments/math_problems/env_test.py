@@ -91,6 +91,17 @@ def test_prompts_are_bounded_and_never_show_the_gold_answer():
       assert len(shown) < 8_000
 
 
+@pytest.mark.parametrize('request_option', [True, False])
+def test_a_request_ends_each_prompt(request_option):
+  environment = dataclasses.replace(make(), request=request_option)
+  step, = play(environment, program())
+  for role, state, wanted in (
+      ('tool', environment.reset(TASK), '```python'),
+      ('reasoner', step.state, r'\boxed{X}')):
+    *_, last_line = prompt(environment, state, role).splitlines()
+    assert (wanted in last_line) == request_option
+
+
 def test_viewers_see_every_attempt_and_the_gold_answer():
   environment = make('41\n')
   *_, step = play(environment, program(), r'I think \boxed{42}.')
