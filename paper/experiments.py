@@ -32,7 +32,8 @@ nano the trained policies are exported and evaluated on each benchmark, in
 MAGRPO's tasks (arXiv 2508.04652) are in `writing` and `functions`: untrained
 teams, MAGRPO, and the other systems with as many tokens.
 
-The scale `coder-0.5b` has Qwen2.5-Coder-0.5B on GSM8K (`problems/gsm8k`) and
+The scale `coder-0.5b` has Qwen2.5-Coder-0.5B on GSM8K (`problems/gsm8k`, and
+`search/gsm8k` for learning rates, on seeds and tasks that are not reported) and
 HumanEval (`functions/humaneval`).
 """
 
@@ -40,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 import dataclasses
+import itertools
 import pathlib
 from typing import Any
 
@@ -91,15 +93,19 @@ LOCAL_BENCHMARKS = {
     'maths': ('stories', 'Word problems'), 'contests': ('recipes', 'Recipes'),
     'gsm8k': ('gsm8k', 'GSM8K')}
 # Task -> system -> tasks per step relative to AT-GRPO, so that as many tokens
-# make about as many updates. AT-GRPO comes first.
+# make about as many updates. AT-GRPO comes first. GSM8K has one turn, in which
+# a tree takes as many completions as independent episodes.
 _PROBLEM_SYSTEMS = {
     AT_GRPO: 1, 'sa_grpo': 2, 'mas_grpo': 1 / 2, 'at_grpo_per_role': 1}
 PROBLEM_SYSTEMS = {
     'maths': {**_PROBLEM_SYSTEMS, 'sa_tool_grpo': 2},
     'contests': _PROBLEM_SYSTEMS,
     'gsm8k': {
-        AT_GRPO: 1, 'mas_grpo': 1 / 2, 'mas_grpo_immediate': 1 / 2,
-        'sa_grpo': 2, 'sa_tool_grpo': 2}}
+        AT_GRPO: 1, 'mas_grpo': 1, 'mas_grpo_immediate': 1, 'sa_grpo': 1,
+        'sa_tool_grpo': 3 / 2}}
+# The search of learning rates on GSM8K.
+SEARCH, SEARCH_SEEDS = ('5e-5', '1e-4', '2e-4'), (100, 101)
+_SEARCH_TOKENS = 20_000
 # System -> its team, which is also evaluated untrained.
 TEAM_OF_SYSTEM = {AT_GRPO: 'pair', 'sa_grpo': 'solo', 'sa_tool_grpo': 'tool'}
 _SYSTEM_OF_TEAM = {team: system for system, team in TEAM_OF_SYSTEM.items()}
@@ -165,6 +171,8 @@ def make_jobs(
     scale: str, num_seeds: int, sandbox_level: str = 'auto') -> list[Job]:
   """All jobs, each after the jobs it needs; all ablations come last."""
   jobs = _depot(num_seeds) if scale == 'nano' else []
+  if scale == CODER:
+    jobs += _search_gsm8k()
   for seed in range(num_seeds):
     if scale == CODER:
       jobs += _joint_kind('functions', 'humaneval', scale, seed)
@@ -423,6 +431,19 @@ def _train_problem(task: str, system: str, scale: str, seed: int) -> Job:
   return _train_after(
       f'{folder}/{AT_GRPO}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
       _config(module.__name__.split('.')[-1], scale, system=system), overrides)
+
+
+def _search_gsm8k() -> list[Job]:
+  jobs = []
+  for system, rate, seed in itertools.product(
+      PROBLEM_SYSTEMS['gsm8k'], SEARCH, SEARCH_SEEDS):
+    job = _train_problem('gsm8k', system, CODER, seed)
+    jobs.append(Job(
+        f'search/gsm8k/{system}_{rate}/seed-{seed}', job.config, {
+            **job.overrides, 'optimizer.learning_rate': float(rate),
+            'train.completion_tokens': _SEARCH_TOKENS,
+            'evaluation.test': 'train[-96:-32]'}))
+  return jobs
 
 
 def _benchmarks(

@@ -19,7 +19,7 @@ with fewer than five seeds is marked as a pilot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import math
 import pathlib
@@ -292,7 +292,25 @@ def problem_tables(records: records_lib.Records) -> list[table_lib.Table]:
       tables.append(_success_table(
           f'{title}: problems', _PROBLEM_COLUMNS, known, rows_lib.AT_GRPO,
           benchmark, _PROBLEM_NOTE))
-  return tables
+  return [*tables, *_searches(records)]
+
+
+def _searches(records: records_lib.Records) -> Iterator[table_lib.Table]:
+  """Success on GSM8K at each learning rate."""
+  lines = []
+  for title, (system, evaluation, _) in rows_lib.SYSTEMS.items():
+    rows = {rate: rows_lib.read_row(
+        records, f'search/gsm8k/{system}_{rate}', 'after')
+            for rate in experiments.SEARCH}
+    if evaluation == 'after' and any(rows.values()):
+      lines.append({'': title} | {
+          f'{rate} %': rows_lib.percent(row.successes.mean())
+          for rate, row in rows.items() if row})
+  if lines:
+    yield table_lib.Table.create(
+        'GSM8K: learning rates', ['', *(f'{x} %' for x in experiments.SEARCH)],
+        lines, 'success on training problems, mean of seeds {} and {}.'.format(
+            *experiments.SEARCH_SEEDS))
 
 
 # MAGRPO's tasks (arXiv 2508.04652).

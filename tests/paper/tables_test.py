@@ -59,6 +59,16 @@ def test_every_trained_system_has_a_row():
       *itertools.chain(*experiments.PROBLEM_SYSTEMS.values())}
 
 
+def test_learning_rates_on_gsm8k():
+  row = 'search/gsm8k/sa_grpo'
+  table, = tables.problem_tables(finished_runs.merge(
+      finished_runs.seeds(f'{row}_5e-5', 10, 12),
+      finished_runs.seeds(f'{row}_2e-4', 5)))
+  assert _read(table) == {'Single agent + GRPO': {
+      '': 'Single agent + GRPO', '5e-5 %': '22.0', '1e-4 %': '',
+      '2e-4 %': '10.0'}}
+
+
 def test_ablations():
   found = {
       table.title.removeprefix('Plan-Path: '): table
