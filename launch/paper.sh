@@ -13,8 +13,8 @@ DIR/SIZE/tables. Finished jobs are skipped, so run it again to resume or to add
 jobs. Folders are relative to the checkout.
 
   --scale SIZE    nano (default); coder-0.5b, two teams of Qwen2.5-Coder-0.5B,
-                  10 GiB and about an hour per job; or 1.7b or 8b, whose
-                  commands are printed, not run
+                  10 GiB and about an hour per job; or 1.7b, 8b or, for MAGRPO's
+                  coding tables, coder-3b, whose commands are printed, not run
   --seeds N       seeds per job (default 5)
   --only PATTERNS
                   paths of jobs, separated by commas, such as
@@ -23,8 +23,8 @@ jobs. Folders are relative to the checkout.
   --jobs N        jobs at a time, which divide the cores (default 1). One core
                   per job has the highest throughput, but the minutes in the
                   tables are then minutes of one core
-  --out DIR       folder of all workdirs (default runs/paper); for 1.7b and 8b
-                  also in a bucket, as gs://BUCKET/DIR
+  --out DIR       folder of all workdirs (default runs/paper); for scales
+                  that are printed also in a bucket, as gs://BUCKET/DIR
   --keep DIR      folder of records, such as paper/results/nano: their results
                   are not computed again unless their checkpoints are needed,
                   and finished runs are added

@@ -34,7 +34,9 @@ teams, MAGRPO, and the other systems with as many tokens.
 
 The scale `coder-0.5b` has Qwen2.5-Coder-0.5B on GSM8K (`problems/gsm8k`, and
 `search/gsm8k` for learning rates, on seeds and tasks that are not reported) and
-HumanEval (`functions/humaneval`).
+HumanEval (`functions/humaneval`). The scale `coder-3b` has MAGRPO's coding
+tables with the paper's models: pairs of Qwen2.5-Coder-3B, and single agents
+with 7B.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from environments.programming.functions import env as functions
 from environments.writing import env as writing
 from paper import depot
 
-CODER = 'coder-0.5b'
+CODER, _LARGE_CODER = 'coder-0.5b', 'coder-3b'
 LOCAL = ('nano', CODER)  # Scales that this machine runs.
 AT_GRPO = 'at_grpo'
 # Config and folder of a game -> its name in tables.
@@ -179,6 +181,11 @@ def make_jobs(
       jobs += [
           _train_problem('gsm8k', system, scale, seed)
           for system in PROBLEM_SYSTEMS['gsm8k']]
+      continue
+    if scale == _LARGE_CODER:
+      for kind in JOINT_TASKS['functions']:
+        if kind not in _NANO_KINDS:
+          jobs += _joint_kind('functions', kind, scale, seed)
       continue
     jobs += _main(scale, seed)
     jobs += _roles(scale, seed)
@@ -499,15 +506,20 @@ def _joint_kind(
   # validation and test.
   is_humaneval, is_arxiv = 'humaneval' in kind, 'arxiv' in kind
   tested = {} if is_humaneval or is_arxiv else {'evaluation.test': 'test'}
+
+  def size(is_single):
+    return 'coder-7b' if is_single and scale == _LARGE_CODER else scale
+
   for team in _JOINT_TEAMS[table]:
     yield Job(
         f'{folder}/untrained_{team}/seed-{seed}',
-        _config(table, scale, kind=kind, team=team), timed | tested,
+        _config(table, size(team == 'solo'), kind=kind, team=team),
+        timed | tested,
         mode='evaluate', result=_EVALUATED)
   for system in systems:
     job = _train_after(
         f'{folder}/{systems[0]}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
-        _config(table, scale, kind=kind, system=system),
+        _config(table, size(system == 'sa_grpo'), kind=kind, system=system),
         {'seed': seed, **tested})
     yield job
     timed_tasks = {}

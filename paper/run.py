@@ -19,6 +19,7 @@ import importlib
 import io
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -192,8 +193,8 @@ def _max_tokens(
 
 
 def estimate_minutes(
-    chosen: Sequence[experiments.Job], jobs: Sequence[experiments.Job],
-    scale: str) -> dict[str, float]:
+    chosen: Sequence[experiments.Job],
+    jobs: Sequence[experiments.Job]) -> dict[str, float]:
   """Path of each chosen training -> estimated minutes of its steps.
 
   A training with the tokens of another, in `jobs`, is given its minutes.
@@ -208,7 +209,7 @@ def estimate_minutes(
       first = trainings[job.budget_of or job.path]
       row = first.path.rpartition('/')[0]  # Seeds take equally long.
       if row not in by_row:
-        by_row[row] = 60 * _estimate_hours(first, scale)
+        by_row[row] = 60 * _estimate_hours(first)
       minutes[job.path] = job.budget_ratio * by_row[row]
   return minutes
 
@@ -223,9 +224,10 @@ def config_of(job: experiments.Job) -> ml_collections.ConfigDict:
   return config
 
 
-def _estimate_hours(job: experiments.Job, scale: str) -> float:
+def _estimate_hours(job: experiments.Job) -> float:
   config = config_of(job)
-  pod.put_on_slice(config, scale, _TOPOLOGY)
+  size, = re.findall(r'\bsize=([^,]+)', job.config)
+  pod.put_on_slice(config, size, _TOPOLOGY)
   with contextlib.redirect_stdout(io.StringIO()):  # It prints the mesh.
     return report.estimate_hours(config, jax.devices(), _CHIP)
 
@@ -284,7 +286,7 @@ def main(argv: list[str]) -> int:
     if given.dry_run or not is_local:
       minutes = (
           records_lib.read(_RESULTS / given.scale).minutes()
-          if is_local else estimate_minutes(jobs, all_jobs, given.scale))
+          if is_local else estimate_minutes(jobs, all_jobs))
       print_jobs(jobs, out, given.scale, minutes)
       return 0
     num_cores = len(os.sched_getaffinity(0))
@@ -303,11 +305,11 @@ def main(argv: list[str]) -> int:
 
 if __name__ == '__main__':
   flags.DEFINE_string(
-      'out', 'runs/paper', 'Folder of all workdirs. For 1.7b and 8b it may be '
-      'in a bucket, gs://BUCKET/DIR.')
+      'out', 'runs/paper', 'Folder of all workdirs. For scales that are '
+      'printed it may be in a bucket, gs://BUCKET/DIR.')
   flags.DEFINE_enum(
-      'scale', 'nano', [*experiments.LOCAL, '1.7b', '8b'],
-      'Model size. Commands of 1.7b and 8b are printed, not run.')
+      'scale', 'nano', [*experiments.LOCAL, 'coder-3b', '1.7b', '8b'],
+      'Model size. Commands of coder-3b, 1.7b and 8b are printed, not run.')
   flags.DEFINE_integer('seeds', 5, 'Seeds per job.', lower_bound=1)
   flags.DEFINE_list(
       'only', ['*'], 'Patterns of paths, such as "main/sokoban/*" or '

@@ -25,7 +25,8 @@ JOBS = experiments.make_jobs('nano', 2)
 NO_RECORDS = records.Records()
 
 
-@pytest.mark.parametrize('scale', ['nano', 'coder-0.5b', '1.7b', '8b'])
+@pytest.mark.parametrize(
+    'scale', ['nano', 'coder-0.5b', 'coder-3b', '1.7b', '8b'])
 def test_jobs_are_valid_configs(scale):
   for job in experiments.make_jobs(scale, 1):
     if job.mode == 'pretrain':
@@ -52,7 +53,8 @@ def test_main_comparisons_come_before_ablations(scale):
 
 
 @pytest.mark.parametrize('scale, magrpo', [
-    ('nano', 'magrpo'), ('coder-0.5b', 'magrpo_cross')])
+    ('nano', 'magrpo'), ('coder-0.5b', 'magrpo_cross'),
+    ('coder-3b', 'magrpo')])
 def test_jobs_follow_their_needs_and_have_equal_budgets(scale, magrpo):
   before, all_jobs = set(), experiments.make_jobs(scale, 2)
   for job in all_jobs:
@@ -73,6 +75,12 @@ def test_jobs_follow_their_needs_and_have_equal_budgets(scale, magrpo):
     }.get(table, f'main/{task}/at_grpo/{seed}')
     assert job.budget_of == ('' if path == first else first)
     assert job.budget_ratio == (0.5 if row.startswith('only_') else 1.0)
+
+
+def test_single_agents_of_the_coding_tables_have_7b():
+  for job in experiments.make_jobs('coder-3b', 1):
+    is_single = '/sa_grpo/' in job.path or '_solo/' in job.path
+    assert f'size=coder-{7 if is_single else 3}b' in job.config
 
 
 def test_needs_are_added_unless_their_results_are_kept(tmp_path):
@@ -131,7 +139,7 @@ def test_dry_run_prints_estimated_minutes(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(run.jax.config, 'update', lambda *_: None)
   all_jobs = experiments.make_jobs('8b', 2)
   jobs = run.choose(all_jobs, ['main/sudoku/mas_grpo/*', 'roles/*'])
-  minutes = run.estimate_minutes(jobs, all_jobs, '8b')
+  minutes = run.estimate_minutes(jobs, all_jobs)
   run.print_jobs(jobs, tmp_path, '8b', minutes)
   printed = capsys.readouterr().out
   # One estimate for each game, whose AT-GRPO has the same tokens.
