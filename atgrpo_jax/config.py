@@ -70,8 +70,8 @@ _MIN_VALUES = {
     'train.completion_tokens': 0, 'train.updates_per_rollout': 1,
     'train.checkpoint_every': 1, 'train.groups_every': 1,
     'train.diagnose_every': 0, 'evaluation.validate_every': 1,
-    'evaluation.num_samples': 1, 'evaluation.num_timed': 0, 'mesh.fsdp': 0,
-    'mesh.tensor': 0}
+    'evaluation.num_samples': 1, 'evaluation.num_timed': 0,
+    'evaluation.top_k': 0, 'mesh.fsdp': 0, 'mesh.tensor': 0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,8 +205,8 @@ class Experiment:
       self, params: Params, *, step: int, temperature: float,
       policy_map: policies_lib.PolicyMap | None = None,
       overlong_fraction: float = 0.0,
-      is_stopped: Callable[[], bool] = lambda: False,
-  ) -> runner_lib.EpisodeRunner:
+      is_stopped: Callable[[], bool] = lambda: False, top_k: int = 0,
+      top_p: float = 1.0) -> runner_lib.EpisodeRunner:
     """Returns a runner that plays with the policies of a training step.
 
     `policy_map` replaces that of the run.
@@ -220,7 +220,14 @@ class Experiment:
         temperature=temperature, seed=self.config.seed, train_step=step,
         executor=self.executor, is_stopped=is_stopped,
         alpha=self.rollout.alpha, overlong_fraction=overlong_fraction,
-        keep_truncated=self.config.rollout.keep_truncated)
+        keep_truncated=self.config.rollout.keep_truncated, top_k=top_k,
+        top_p=top_p)
+
+  @property
+  def evaluation_sampling(self) -> dict[str, float]:
+    """Arguments of `runner` for evaluations."""
+    return {name: self.config.evaluation[name]
+            for name in ('temperature', 'top_k', 'top_p')}
 
   @property
   def critic_buckets(self) -> batching.Buckets:
@@ -556,6 +563,7 @@ def check_run(config: ml_collections.ConfigDict) -> None:
     errors.check_number(
         'evaluation.temperature', evaluation.temperature,
         min_value=_MIN_TEMPERATURE, advice=', or 0 for greedy decoding')
+  spec_lib.check_fraction('evaluation.top_p', evaluation.top_p)
   max_completion = batching.Buckets(**config.buckets).completion[-1]
   if rollout.max_new_tokens > max_completion:
     raise errors.UserError(

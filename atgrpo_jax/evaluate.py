@@ -118,7 +118,8 @@ def evaluate(
       'seed': runner.seed,
       'step': runner.train_step,
       'sampling': {
-          'temperature': runner.temperature,
+          'temperature': runner.temperature, 'top_k': runner.top_k,
+          'top_p': runner.top_p,
           'max_new_tokens': runner.max_new_tokens}}
 
 
@@ -337,8 +338,8 @@ def evaluate_run(
 
   def make_runner():
     return experiment.runner(
-        params, step=step, temperature=config.evaluation.temperature,
-        policy_map=policy_map)
+        params, step=step, policy_map=policy_map,
+        **experiment.evaluation_sampling)
 
   result = describe(experiment) | evaluate(
       make_runner(), tasks, transcripts_path(workdir, name))
@@ -410,17 +411,16 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
 
 
 def check_comparable(
-    before: Mapping[str, Any], tasks: Sequence[env_api.Task], *,
-    temperature: float) -> None:
-  """Raises UserError unless `before` used these tasks and this temperature."""
-  recorded = before['split_hash'], before['sampling']['temperature']
-  current = datasets.split_hash(tasks), temperature
-  if recorded != current:
+    before: Mapping[str, Any], tasks: Sequence[env_api.Task],
+    sampling: Mapping[str, float]) -> None:
+  """Raises UserError unless `before` used these tasks and this sampling."""
+  recorded = {name: before['sampling'].get(name) for name in sampling}
+  if (before['split_hash'], recorded) != (datasets.split_hash(tasks), sampling):
+    given = ', '.join(f'evaluation.{x}={y}' for x, y in sampling.items())
     raise errors.UserError(
-        f'evals/before.json used the split {before["split"]!r} and temperature '
-        f'{recorded[1]}, but evaluation.test has other tasks or '
-        f'evaluation.temperature={current[1]} differs. Restore both; evaluate '
-        'other tasks with --mode=evaluate after the run.')
+        f'evals/before.json used the split {before["split"]!r} and {recorded}, '
+        f'but evaluation.test has other tasks or {given} differs. Restore '
+        'them; evaluate other tasks with --mode=evaluate after the run.')
 
 
 # ---- Terminal output --------------------------------------------------------

@@ -101,10 +101,11 @@ def _play_evaluation(
   states = _states(
       experiment, workdir, result['step'],
       experiment.tasks(experiment.config.dataset.train))
+  sampling = {
+      name: result['sampling'][name] for name in experiment.evaluation_sampling}
   runner = experiment.runner(
       config_lib.params_of(states), step=result['step'],
-      temperature=result['sampling']['temperature'],
-      policy_map=result['policy_map'])
+      policy_map=result['policy_map'], **sampling)
   return [
       tree_lib.chain(task['task_id'], nodes)
       for task, nodes in zip(tasks, evaluate.play_episodes(runner, tasks))]

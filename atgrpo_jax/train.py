@@ -126,7 +126,7 @@ def _train(
   if loop.step:
     before = evaluate.read(workdir, 'before')
     evaluate.check_comparable(
-        before, test_tasks, temperature=config.evaluation.temperature)
+        before, test_tasks, experiment.evaluation_sampling)
   workdir_lib.write_config(
       workdir, config.to_dict(), experiment.code_digests)
   references = load_references(experiment)
@@ -380,7 +380,7 @@ def _test(
   """Evaluates the test split and writes `evals/<name>.json`."""
   runner = experiment.runner(
       config_lib.params_of(states), step=step,
-      temperature=experiment.config.evaluation.temperature)
+      **experiment.evaluation_sampling)
   result = evaluate.describe(experiment) | evaluate.evaluate(
       runner, tasks, evaluate.transcripts_path(workdir, name))
   evaluate.write(workdir, name, result)

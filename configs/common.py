@@ -496,6 +496,10 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.evaluation.validate_every = 10  # Steps.
   c.evaluation.test = 'test'  # Split, evaluated before and after training.
   c.evaluation.temperature = 1.0  # 0 is greedy.
+  # Evaluations sample from the most likely tokens: this number of them, or 0
+  # for all, and of these the fewest with this probability.
+  c.evaluation.top_k = 0
+  c.evaluation.top_p = 1.0
   # For --mode evaluate:
   c.evaluation.name = 'evaluation'  # Name of the file in evals/.
   c.evaluation.policy_map = ()  # (role, policy) pairs, to swap roles.

@@ -16,9 +16,8 @@ agents share, on calls of HumanEval (data=humaneval_calls), on two CPU cores.
 
 With one policy for all roles and with one per role, the first paper reports for
 1.7B 17.6 and 18.6 % on APPS, 4.8 and 7.8 % on CodeContests and 20.9 and 24.0 %
-on LiveCodeBench v6; for 8B 45.8 and 46.5, 18.1 and 18.1, 30.3 and 33.1 %. It
-evaluates with top-p 0.95 and top-k 20, which we do not use, and grades with
-fewer tests.
+on LiveCodeBench v6; for 8B 45.8 and 46.5, 18.1 and 18.1, 30.3 and 33.1 %.
+Evaluations use its top-p 0.95 and top-k 20. It grades with fewer tests.
 
 APPS is tested on 500 problems in the proportions of its levels. To test on
 another benchmark, evaluate exported policies:
@@ -66,6 +65,8 @@ def get_config(arg: str = ''):
   c.dataset.train, c.evaluation.validation, c.evaluation.test = (
       _SPLITS[arg.data])
   c.evaluation.temperature = 0.6
+  if arg.size not in common.LAPTOP:
+    c.evaluation.top_k, c.evaluation.top_p = 20, 0.95
   # The last bucket holds the longest prompt in tokens of one byte.
   c.buckets.prompt = (1024, 2048, 4096, 8192, 32768)
 

@@ -15,8 +15,9 @@ kind=mbpp: MBPP) with the settings of arXiv 2508.04652 and its released configs:
 groups of 4, 256 tokens and a learning rate of 2e-5. HumanEval has two turns
 with feedback on the first assert and 6 epochs; turns=1 has 10 epochs. Our
 return is the sum of both turns. The paper samples with top-p 0.9 or 0.95; we do
-not, because log-probabilities must be those of the sampler. With
-topology=v5e:2x4 each agent has four TPU v5e chips. It has not been run here.
+not, because log-probabilities must be those of the sampler (`evaluation.top_p`
+sets it for evaluations). With topology=v5e:2x4 each agent has four TPU v5e
+chips. It has not been run here.
 
 size=coder-0.5b trains adapters of Qwen2.5-Coder-0.5B-Instruct on two CPU cores,
 as `bash launch/real.sh` does. team=discussion has two turns, in the second of

@@ -14,7 +14,7 @@ numbers from a later paper on the same tasks. Qwen3 has not been run here.
 
 With one policy for all roles the paper reports, for 1.7B, 16.7 % on AIME24,
 16.7 % on AIME25 and 39.6 % on OlympiadBench, and for 8B 50.0, 35.2 and 56.8 %.
-It evaluates with top-p 0.95 and top-k 20; we use neither.
+Evaluations use its top-p 0.95 and top-k 20.
 
 size=coder-0.5b trains an adapter of Qwen2.5-Coder-0.5B-Instruct, which both
 agents share, on GSM8K (kind=gsm8k), on two CPU cores. kind=polaris has the
@@ -52,6 +52,8 @@ def get_config(arg: str = ''):
   c.evaluation.validation = 'validation[:64]'
   c.evaluation.test = 'aime24+aime25+olympiadbench'
   c.evaluation.temperature = 0.6
+  if arg.size not in common.LAPTOP:
+    c.evaluation.top_k, c.evaluation.top_p = 20, 0.95
   if arg.kind == 'gsm8k':
     c.dataset.builder = 'environments.math_problems.problems_dataset_builder'
     c.dataset.config = 'gsm8k'

@@ -68,6 +68,7 @@ BAD_VALUES = {
     'evaluation.validate_every': (0,), 'evaluation.num_timed': (-1,),
     'mesh.fsdp': (-1,), 'mesh.tensor': (-1,),
     'evaluation.temperature': (-1.0, 1e-9, math.nan),
+    'evaluation.top_k': (-1,), 'evaluation.top_p': (-0.1, 1.5, math.nan),
 }
 
 

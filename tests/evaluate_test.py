@@ -74,7 +74,8 @@ def test_exact_result(monkeypatch, capsys):
       'split_hash': datasets.split_hash(TASKS),
       'seed': 3,
       'step': 7,
-      'sampling': {'temperature': 1.0, 'max_new_tokens': 12},
+      'sampling': {
+          'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'max_new_tokens': 12},
   }
   assert result['budget']['model_calls'] == len(one) + len(two)
   assert result['budget']['environment_steps'] == len(one) + len(two)
@@ -208,7 +209,9 @@ def test_evaluate_run_writes_its_result(echo_folder, tmp_path, capsys):
       'num_timed': 3,
       'config_hash': workdir_lib.config_hash(experiment.config.to_dict()),
       'policy_map': {'first': 'second', 'second': 'first'},
-      'sampling': {'temperature': 0.5, 'max_new_tokens': 2}}.items()
+      'sampling': {
+          'temperature': 0.5, 'top_k': 0, 'top_p': 1.0,
+          'max_new_tokens': 2}}.items()
   printed = capsys.readouterr().out
   assert str(path) in printed
   assert 'swapped' in printed and '0.0 %' in printed

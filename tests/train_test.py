@@ -325,7 +325,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_older_one(
      'loss.clip_high was 0.2, is now 0.3; seed was 0, is now 1'),
     # Evaluations of different tasks must not be compared.
     ({'evaluation.test': 'validation'}, "evals/before.json.*split 'test'"),
-    ({'evaluation.temperature': 0.5}, 'evaluation.temperature=0.5')])
+    ({'evaluation.temperature': 0.5}, 'evaluation.temperature=0.5'),
+    ({'evaluation.top_k': 3}, 'evaluation.top_k=3')])
 def test_a_run_of_another_config_does_not_resume(
     changes, words, finished, echo_folder, tmp_path):
   workdir = shutil.copytree(finished, tmp_path / 'run')

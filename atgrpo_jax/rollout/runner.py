@@ -112,6 +112,8 @@ class EpisodeRunner:
   # If False, the environment reads '' instead of a completion without a stop
   # token.
   keep_truncated: bool = True
+  top_k: int = 0  # Of `programs.SamplerSpec`.
+  top_p: float = 1.0
   # True abandons the episodes; checked between chunks.
   is_stopped: Callable[[], bool] = lambda: False
   usage: Usage = dataclasses.field(default_factory=Usage)
@@ -385,7 +387,8 @@ class EpisodeRunner:
     if key not in self._engines:
       spec = programs.SamplerSpec(
           group_size=group_size, temperature=self.temperature,
-          stop_ids=stop_ids, dtype=sampled.dtype)
+          stop_ids=stop_ids, dtype=sampled.dtype, top_k=self.top_k,
+          top_p=self.top_p)
       self._engines[key] = engine_lib.Engine(
           sampled, spec=spec, prompt_length=length, num_slots=self.buckets.on(
               mesh_lib.num_data_shards(sampled.mesh)).groups)

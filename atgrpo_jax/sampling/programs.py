@@ -29,6 +29,8 @@ from atgrpo_jax.rl import losses
 # Blocks of the vocabulary in `sample_tokens`. A power of two, so that each
 # device has whole blocks if the vocabulary is sharded.
 _NUM_BLOCKS = 128
+# Without top-k, top-p keeps no more tokens.
+_MAX_NUCLEUS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,9 @@ class SamplerSpec:
   temperature: float  # 0 for greedy decoding.
   stop_ids: tuple[int, ...]  # Ids that end a completion.
   dtype: str  # Dtype of matrix products.
+  # For evaluations. Training would score tokens by another distribution.
+  top_k: int = 0  # 0 for all tokens.
+  top_p: float = 1.0
 
 
 @struct.dataclass
@@ -239,7 +244,8 @@ def decode(
       logits = model.unembed(
           params, config, hidden[:, 0, 0], jnp.dtype(spec.dtype))
       tokens, logprobs = sample_tokens(
-          logits, fold(keys, ages + index), spec.temperature)
+          logits, fold(keys, ages + index), spec.temperature, spec.top_k,
+          spec.top_p)
       stopped = (
           jnp.isin(tokens, jnp.array(spec.stop_ids))
           | (ages + index + 1 >= budgets))
@@ -335,8 +341,8 @@ def _constrain(tree):
 
 
 def sample_tokens(
-    logits: jax.Array, keys: jax.Array,
-    temperature: float) -> tuple[jax.Array, jax.Array]:
+    logits: jax.Array, keys: jax.Array, temperature: float, top_k: int = 0,
+    top_p: float = 1.0) -> tuple[jax.Array, jax.Array]:
   """Samples a token from each row of logits.
 
   Each row has a separate key, so its token does not depend on its neighbours.
@@ -351,15 +357,20 @@ def sample_tokens(
     logits: [R, V] float32.
     keys: [R] typed keys.
     temperature: 0 for the most likely token.
+    top_k: number of most likely tokens that are kept; 0 for all.
+    top_p: of these, the fewest with this probability are kept.
 
   Returns:
     tokens: [R] int32.
-    logprobs: [R] float32, as `logprobs.token_logprobs` computes them.
+    logprobs: [R] float32, as `losses.token_logprobs` computes them if all
+      tokens are kept.
   """
   if temperature == 0.0:
     tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     return tokens, losses.token_logprobs(logits, tokens, temperature)
   scaled = logits / temperature
+  if top_k or top_p < 1:
+    scaled = _truncated(scaled, top_k, top_p)
   top = jnp.max(scaled, axis=-1, keepdims=True)
   scaled = jnp.pad(
       scaled, ((0, 0), (0, -scaled.shape[1] % _NUM_BLOCKS)),
@@ -376,6 +387,18 @@ def sample_tokens(
   picked = jnp.take_along_axis(block_logits, in_block[:, None], axis=1)
   logprobs = picked - top - jnp.log(jnp.sum(weights, axis=-1, keepdims=True))
   return tokens.astype(jnp.int32), logprobs[:, 0]
+
+
+def _truncated(logits, top_k, top_p):
+  """Logits [R, V] with -inf for all tokens that top-k and top-p drop."""
+  size = min(top_k or _MAX_NUCLEUS, logits.shape[-1])
+  largest, _ = jax.lax.top_k(logits, size)
+  weights = jnp.exp(largest - jax.nn.logsumexp(
+      largest if top_k else logits, axis=-1, keepdims=True))
+  is_kept = jnp.cumsum(weights, axis=-1) - weights <= top_p
+  smallest = jnp.min(
+      jnp.where(is_kept, largest, jnp.inf), axis=-1, keepdims=True)
+  return jnp.where(logits < smallest, -jnp.inf, logits)
 
 
 def _draw(weights, numbers):

@@ -133,7 +133,7 @@ def test_neighbours_and_padding_have_no_effect(params):
 # Tokens and keys.
 
 
-sample_tokens = jax.jit(programs.sample_tokens, static_argnums=2)
+sample_tokens = jax.jit(programs.sample_tokens, static_argnums=(2, 3, 4))
 LOGITS = np.array([1.5, 0.0, -1.0, 2.0, 0.3, -0.5, 1.0, -2.0], np.float32)
 
 
@@ -159,6 +159,23 @@ def test_frequencies_match_the_softmax(temperature):
   assert _chi_square(tokens, _softmax(LOGITS / temperature)) < 24.3
   for other in {1.0, 0.7} - {temperature}:
     assert _chi_square(tokens, _softmax(LOGITS / other)) > 500
+
+
+@pytest.mark.parametrize('top_k, top_p, kept', [
+    (3, 1.0, (0, 1, 2)), (0, 0.6, (0, 1)), (0, 0.3, (0,)), (0, 0.0, (0,)),
+    # Of the first two, the first has probability 4/7.
+    (2, 0.55, (0,)), (2, 0.6, (0, 1)), (99, 1.0, (0, 1, 2, 3))])
+def test_top_k_and_top_p_keep_the_likeliest_tokens(top_k, top_p, kept):
+  probabilities, num = np.array([0.4, 0.3, 0.2, 0.1]), 20_000
+  keys = jax.random.split(jax.random.key(0), num)
+  tokens, logprobs = map(np.asarray, sample_tokens(
+      jnp.broadcast_to(jnp.log(probabilities), (num, 4)), keys, 1.0, top_k,
+      top_p))
+  kept = [*kept]
+  assert set(np.unique(tokens)) == {*kept}
+  left = probabilities[kept] / probabilities[kept].sum()
+  assert _chi_square(tokens, left) < 16.3  # At most three degrees of freedom.
+  np.testing.assert_allclose(logprobs, np.log(left)[tokens], atol=1e-5)
 
 
 def test_tokens_without_probability_are_never_drawn():
