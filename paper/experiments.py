@@ -98,7 +98,8 @@ LOCAL_BENCHMARKS = {
 # make about as many updates. AT-GRPO comes first. GSM8K has one turn, in which
 # a tree takes as many completions as independent episodes.
 _PROBLEM_SYSTEMS = {
-    AT_GRPO: 1, 'sa_grpo': 2, 'mas_grpo': 1 / 2, 'at_grpo_per_role': 1}
+    AT_GRPO: 1, 'sa_grpo': 2, 'sa_grpo_turns': 1, 'mas_grpo': 1 / 2,
+    'at_grpo_per_role': 1}
 PROBLEM_SYSTEMS = {
     'maths': {**_PROBLEM_SYSTEMS, 'sa_tool_grpo': 2},
     'contests': _PROBLEM_SYSTEMS,
@@ -108,9 +109,10 @@ PROBLEM_SYSTEMS = {
 # The search of learning rates on GSM8K.
 SEARCH, SEARCH_SEEDS = ('5e-5', '1e-4', '2e-4'), (100, 101)
 _SEARCH_TOKENS = 20_000
-# System -> its team, which is also evaluated untrained.
-TEAM_OF_SYSTEM = {AT_GRPO: 'pair', 'sa_grpo': 'solo', 'sa_tool_grpo': 'tool'}
-_SYSTEM_OF_TEAM = {team: system for system, team in TEAM_OF_SYSTEM.items()}
+# System -> row of the same agents without training.
+UNTRAINED = {
+    AT_GRPO: 'untrained_pair', 'sa_grpo': 'untrained_solo',
+    'sa_grpo_turns': 'untrained_solo_turns', 'sa_tool_grpo': 'untrained_tool'}
 _PROBLEM_TEAMS = {'maths': maths.TEAMS, 'contests': contests.TEAMS}
 _PROBLEM_CONFIGS = {
     'maths': maths_config, 'contests': contests_config, 'gsm8k': maths_config}
@@ -414,11 +416,11 @@ def _problems(scale: str, seed: int) -> Iterator[Job]:
   for task, benchmarks in BENCHMARKS.items():
     folder = f'problems/{task}'
     if scale != 'nano':
-      for team in _PROBLEM_TEAMS[task]:
-        for benchmark in benchmarks:
-          yield _evaluate_benchmark(
-              f'{folder}/untrained_{team}', task, benchmark, scale, seed,
-              _SYSTEM_OF_TEAM[team], {})
+      untrained = [x for x in PROBLEM_SYSTEMS[task] if x in UNTRAINED]
+      for system, benchmark in itertools.product(untrained, benchmarks):
+        yield _evaluate_benchmark(
+            f'{folder}/{UNTRAINED[system]}', task, benchmark, scale, seed,
+            system, {})
     for system in PROBLEM_SYSTEMS[task]:
       job = _train_problem(task, system, scale, seed)
       yield job

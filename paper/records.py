@@ -50,7 +50,7 @@ _REQUIRED = (
     'memory/host_peak_gib', *COSTS.values())
 _STORED = '|'.join([
     *_REQUIRED, 'validation/(?!step).*', 'memory/.*', f'.*{UPDATES}',
-    '.*/without_signal', '.*/advantage_.*', 'diagnosis/.*'])
+    '.*/without_signal', '.*/advantage_.*', '.*/return', 'diagnosis/.*'])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -278,7 +278,7 @@ def problem_tables(records: records_lib.Records) -> list[table_lib.Table]:
   for task, benchmarks in experiments.BENCHMARKS.items():
     folders = {
         title: system if evaluation == 'after'
-        else f'untrained_{experiments.TEAM_OF_SYSTEM.get(system)}'
+        else experiments.UNTRAINED.get(system)
         for title, (system, evaluation, _) in rows_lib.SYSTEMS.items()}
     for benchmark, title in benchmarks.items():
       found.append((benchmark, title, {
