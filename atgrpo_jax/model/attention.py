@@ -35,7 +35,7 @@ _MAX_SPANS, _MIN_SPAN = 4, 256
 
 def attend(
     q, k, v, suffix_mask, prefix, prefix_mask, past=None, past_mask=None,
-    rows=None):
+    rows=None, in_order=False):
   """Softmax attention over prefix, past and suffix keys together.
 
   Args:
@@ -51,6 +51,7 @@ def attend(
     rows: `kv_cache.Rows` while decoding. All arguments but the prefix then have
       N * R for P, G = 1 and X = 1, and keys and values have no axis G (with an
       axis of size 1, XLA's CPU backend copies the cache three times per token).
+    in_order: add terms in the order of keys; see `products`.
 
   Returns:
     [P, K, G, X, M, H]
@@ -58,7 +59,8 @@ def attend(
   _, heads, candidates, queries, per_head, _ = q.shape
   if k.ndim == 4:  # A cache.
     return _attend_block(
-        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
+        q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows,
+        in_order)
 
   # The gradients of keys and values are sums over blocks; float32 outside of
   # the blocks keeps these sums in float32.
@@ -69,7 +71,7 @@ def attend(
     k, v, prefix = jax.tree.map(lambda x: x.astype(q.dtype), kv)
     return _attend_block(
         q, k[..., :end], v[..., :end, :], suffix_mask, prefix, prefix_mask,
-        None, None, None)
+        None, None, None, in_order)
 
   keys = queries + (prefix[0].shape[-1] if prefix else 0)
   row_bytes = 4 * heads * candidates * per_head * keys
@@ -102,7 +104,7 @@ def _in_blocks(attend_part, block, q, suffix_mask):
 
 
 def _attend_block(
-    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows):
+    q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows, in_order):
   """`attend` with all scores in memory.
 
   The scores over prefix, past and suffix are never concatenated. They share a
@@ -125,32 +127,56 @@ def _attend_block(
           len(x), heads, rows.group_size, -1, x.shape[-1]))
     return private_rows(x)
 
+  def score(q, keys):
+    num_keys = keys.shape[-1]
+    if in_order:
+      pad = [(0, 0)] * (keys.ndim - 1) + [(0, -num_keys % products.COLUMNS)]
+      keys = jnp.pad(keys, pad)
+    return einsum('...qh,...hy->...qy', q, keys)[..., :num_keys]
+
+  def add(sums, weights, values=None):
+    """Adds the weighted values, or the weights, of further keys to `sums`."""
+    if values is None and in_order:
+      values = products.ones(weights.shape[-1])
+    if sums is not None and in_order:
+      # One product, so that the order is that of all keys together.
+      eye = jnp.eye(weights.shape[-2])
+      eye = jnp.broadcast_to(eye, (*weights.shape[:-1], len(eye)))
+      values = jnp.broadcast_to(
+          values, (*sums.shape[:-2], *values.shape[-2:]))
+      weights = jnp.concatenate([eye, weights], axis=-1)
+      values, sums = jnp.concatenate([sums, values], axis=-2), None
+    if values is None:
+      added = jnp.sum(weights, axis=-1, keepdims=True)
+    else:
+      added = einsum('...qy,...yh->...qh', weights, values)
+    return added if sums is None else sums + added
+
   # Keys and values of each candidate, with a bias per key.
-  bias = jnp.where(suffix_mask, 0.0, MASKED)
-  blocks = [(k, v, jnp.repeat(bias, q.shape[4], axis=0))]
+  blocks = []
   if past is not None:
     bias = jnp.where(past_mask, 0.0, MASKED)
     blocks.append((*past, bias[:, None, None, :]))
+  bias = jnp.where(suffix_mask, 0.0, MASKED)
+  blocks.append((k, v, jnp.repeat(bias, q.shape[4], axis=0)))
   private = [
-      einsum('...qh,...hy->...qy', private_rows(q), keys) + bias
+      score(private_rows(q), keys) + bias
       for keys, _, bias in blocks]
   top = functools.reduce(
       jnp.maximum, [jnp.max(x, axis=-1, keepdims=True) for x in private])
   if prefix is not None:
     bias = jnp.where(prefix_mask, 0.0, MASKED)[:, None, None, :]
-    shared = einsum('pkqh,pkhs->pkqs', shared_rows(q), prefix[0]) + bias
+    shared = score(shared_rows(q), prefix[0]) + bias
     top = jnp.maximum(
         top, split_rows(jnp.max(shared, axis=-1, keepdims=True)))
   top = jax.lax.stop_gradient(top)
-  private = [jnp.exp(x - top) for x in private]
-  total = sum(jnp.sum(x, axis=-1, keepdims=True) for x in private)
-  mixed = sum(
-      einsum('...qy,...yh->...qh', x, values)
-      for x, (_, values, _) in zip(private, blocks))
+  mixed = total = None
+  for scores, (_, values, _) in zip(private, blocks):
+    weights = jnp.exp(scores - top)
+    mixed, total = add(mixed, weights, values), add(total, weights)
   if prefix is not None:
-    shared = jnp.exp(shared - shared_rows(top))
-    total += split_rows(jnp.sum(shared, axis=-1, keepdims=True))
-    mixed += split_rows(
-        einsum('pkqs,pksh->pkqh', shared, prefix[1]))
-  mixed = (mixed / total).astype(q.dtype)
+    weights = jnp.exp(shared - shared_rows(top))
+    mixed += split_rows(add(None, weights, prefix[1]))
+    total += split_rows(add(None, weights))
+  mixed = (mixed / total[..., :1]).astype(q.dtype)
   return mixed.reshape(groups, heads, candidates, queries, -1, width)

@@ -156,7 +156,8 @@ def forward(
           rows=rows)
       pairs.append(pair)
     kv = kv_cache.RowCache(*zip(*pairs))
-  x = layers.Norm(config.norm_eps).apply({'params': params['norm']}, x)
+  norm = layers.Norm(config.norm_eps, products.rounds(dtype))
+  x = norm.apply({'params': params['norm']}, x)
   return x, kv
 
 
@@ -255,7 +256,7 @@ def unembed(
   if layers.TRANSPOSED in params:
     return layers.multiply_few_rows(hidden, params[layers.TRANSPOSED], dtype)
   (head,) = head_params(params, config).values()
-  if products.activation_dtype(dtype) == dtype:  # Exchange fewer bytes.
+  if not products.rounds(dtype):  # Exchange fewer bytes.
     head = head.astype(dtype)
   # XLA's CPU backend multiplies a transposed bfloat16 matrix as float32.
   axes, equation = ((None, 'tensor'), 'rd,dv->rv')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from flax import linen as nn
@@ -38,13 +39,18 @@ class Norm(nn.Module):
   """Root-mean-square normalisation over the last axis, in float32."""
 
   eps: float
+  in_order: bool = False  # See `products`.
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     scale = self.param(
         'scale', nn.initializers.ones, x.shape[-1:], jnp.float32)
     x32 = x.astype(jnp.float32)
-    variance = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
+    if self.in_order:
+      variance = (jnp.square(x32) @ products.ones(x.shape[-1]))[..., :1]
+      variance /= x.shape[-1]
+    else:
+      variance = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
     x32 = x32 * jax.lax.rsqrt(variance + self.eps)
     return (x32 * scale).astype(x.dtype)
 
@@ -137,9 +143,10 @@ class Attention(nn.Module):
     q = project('q', c.num_heads)
     k = project('k', c.num_kv_heads)
     v = project('v', c.num_kv_heads)
+    in_order = products.rounds(self.dtype)
     if c.family.qk_norm:
-      q = Norm(c.norm_eps, name='q_norm')(q)
-      k = Norm(c.norm_eps, name='k_norm')(k)
+      q = Norm(c.norm_eps, in_order, name='q_norm')(q)
+      k = Norm(c.norm_eps, in_order, name='k_norm')(k)
     q, k = rotate(q, angles), rotate(k, angles)
 
     groups, candidates, queries, *_ = q.shape
@@ -164,7 +171,8 @@ class Attention(nn.Module):
       mixed = kernel(q, k, v, prefix, prefix_mask)
     else:
       kernel = None if rows is None else kernels.find_for_rows(q, capacities)
-      mixed = (kernel or attention.attend)(
+      attend = functools.partial(attention.attend, in_order=in_order)
+      mixed = (kernel or attend)(
           q, k, v, suffix_mask, prefix, prefix_mask, past, past_mask, rows)
     mixed = mixed.transpose(0, 2, 3, 1, 4, 5).reshape(
         groups, candidates, queries, -1)
@@ -187,11 +195,13 @@ class Block(nn.Module):
       return Linear(
           features, c.init_std, self.dtype, out_axis=out_axis, name=name)
 
+    def norm(name):
+      return Norm(c.norm_eps, products.rounds(self.dtype), name=name)
+
     mixed, kv = Attention(c, self.dtype, name='attention')(
-        Norm(c.norm_eps, name='attention_norm')(x), angles, suffix_mask,
-        **attention_args)
+        norm('attention_norm')(x), angles, suffix_mask, **attention_args)
     x = x + mixed
-    y = Norm(c.norm_eps, name='mlp_norm')(x)
+    y = norm('mlp_norm')(x)
     gate = linear(c.intermediate_size, 'gate')(y)
     up = linear(c.intermediate_size, 'up')(y)
     hidden = mesh_lib.constrain(

@@ -9,6 +9,10 @@ bfloat16 into bfloat16 no faster. The backward pass rounds the cotangent, too.
 
 Attention multiplies activations. Rounding queries and keys would cause most of
 the error of bfloat16: Qwen2.5 adds large biases to its keys.
+
+If a last bit of the attention or of a norm differs between sampler and learner,
+it flips roundings, and such flips spread through the layers. Therefore both add
+the same terms in the same order (`rounds`, `ones`).
 """
 
 from __future__ import annotations
@@ -24,6 +28,11 @@ from atgrpo_jax.distributed import mesh as mesh_lib
 
 # Flags of /proc/cpuinfo that stand for instructions on bfloat16.
 _CPU_FLAGS = {'avx512_bf16', 'amx_bf16'}
+
+# XLA's CPU backend adds the terms of a float32 product in their order if the
+# number of columns is a multiple of this. Otherwise the order depends on the
+# shapes.
+COLUMNS = 64
 
 
 def fastest_dtype(platform: str) -> str:
@@ -42,9 +51,23 @@ def activation_dtype(dtype: jnp.dtype) -> jnp.dtype:
   return jnp.dtype(jnp.float32 if mesh_lib.platform() == 'cpu' else dtype)
 
 
+def rounds(dtype: jnp.dtype) -> bool:
+  """Whether products in `dtype` round float32 operands, as on CPUs.
+
+  Sums of such operands must be in the same order everywhere.
+  """
+  return activation_dtype(dtype) != dtype
+
+
+def ones(num_terms: int) -> jax.Array:
+  """[num_terms, COLUMNS]; a product with them adds terms in their order."""
+  # The barrier keeps XLA from replacing the product by a sum.
+  return jax.lax.optimization_barrier(jnp.ones((num_terms, COLUMNS)))
+
+
 def rounded(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
   """x in `dtype`; XLA may skip a cast that is followed by its opposite."""
-  if x.dtype != dtype and activation_dtype(dtype) != dtype:
+  if x.dtype != dtype and rounds(dtype):
     bits = jnp.finfo(dtype)
     x = jax.lax.reduce_precision(x, bits.nexp, bits.nmant)
   return x.astype(dtype)
@@ -58,7 +81,7 @@ def einsum(
   Each letter of `equation` stands in two of its three terms, or in all.
   """
   dtype = jnp.dtype(dtype)
-  if activation_dtype(dtype) != dtype:
+  if rounds(dtype):
     return _multiply(equation, dtype, x, y)
   return jnp.einsum(
       equation, x.astype(dtype), y.astype(dtype),

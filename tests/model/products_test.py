@@ -40,7 +40,7 @@ def test_operands_and_cotangents_are_rounded(equation, shapes):
   assert np.any(exact != jnp.einsum(equation, x, y))
 
 
-def test_only_attention_multiplies_in_float32():
+def test_only_attention_and_norms_multiply_in_float32():
   params = tiny.make_params()
   batch = tiny.make_batch()
   spec = specs.learner(dtype='bfloat16')
@@ -51,8 +51,8 @@ def test_only_attention_multiplies_in_float32():
   assert len(dots) > 20
   for line in dots:
     operands, result = line.rsplit(':', 1)[1].split('->')
-    is_attention = 'batching_dims' in line
-    assert operands.count('bf16>') == (0 if is_attention else 2), line
+    in_float32 = 'batching_dims' in line or f'x{products.COLUMNS}xf32>' in line
+    assert operands.count('bf16>') == (0 if in_float32 else 2), line
     assert 'xf32>' in result, line
 
 

@@ -36,7 +36,7 @@ def _sample(
   return tiny.sample(
       params, scripted.one_device(), prompts[rows], lengths[rows],
       [(11, row) for row in rows], budget=budget, num_slots=num_slots,
-      spec=dataclasses.replace(SPEC, **changes))
+      config=tiny.CONFIG, spec=dataclasses.replace(SPEC, **changes))
 
 
 def _score(
@@ -82,14 +82,19 @@ def test_sampled_logprobs_equal_the_learners(params, temperature):
       short.completions, samples.completions[..., :engine_lib.CHUNK - 1])
 
 
-def test_products_in_bfloat16_round_alike_in_sampler_and_learner(params):
+def test_products_in_bfloat16_round_alike_in_sampler_and_learner(monkeypatch):
+  monkeypatch.setattr(tiny, 'CONFIG', dataclasses.replace(
+      tiny.CONFIG, num_layers=3, hidden_size=128, intermediate_size=256,
+      head_dim=64))
+  params = tiny.make_params()
   samples = _sample(
-      params, stop_ids=(NEVER,), budget=2 * engine_lib.CHUNK, dtype='bfloat16')
+      params, stop_ids=(NEVER,), budget=3 * engine_lib.CHUNK, dtype='bfloat16')
   alike, other = (
-      np.mean(np.abs(samples.logprobs - _score(
-          params, *tiny.make_prompts(), samples.completions, 1.0, dtype)))
+      np.abs(samples.logprobs - _score(
+          params, *tiny.make_prompts(), samples.completions, 1.0, dtype)).max()
       for dtype in ('bfloat16', 'float32'))
-  # Measured: 1e-7, and 9e-3 with float32 products in the learner.
+  # Measured: 7e-7. It is 2e-2 if attention adds in an order that depends on the
+  # shapes, and 0.15 with float32 products in the learner.
   assert alike < 1e-5 and other > 5e-3
 
 
