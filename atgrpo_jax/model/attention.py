@@ -127,12 +127,19 @@ def _attend_block(
           len(x), heads, rows.group_size, -1, x.shape[-1]))
     return private_rows(x)
 
+  def blocks_of(x, axis):
+    size = x.shape[axis]
+    step = products.MAX_SIZE // width if in_order else size
+    return [jax.lax.slice_in_dim(x, i, min(i + step, size), axis=axis)
+            for i in range(0, size, step)]
+
   def score(q, keys):
     num_keys = keys.shape[-1]
     if in_order:
       pad = [(0, 0)] * (keys.ndim - 1) + [(0, -num_keys % products.COLUMNS)]
       keys = jnp.pad(keys, pad)
-    return einsum('...qh,...hy->...qy', q, keys)[..., :num_keys]
+    scores = [einsum('...qh,...hy->...qy', q, x) for x in blocks_of(keys, -1)]
+    return jnp.concatenate(scores, axis=-1)[..., :num_keys]
 
   def add(sums, weights, values=None):
     """Adds the weighted values, or the weights, of further keys to `sums`."""
@@ -149,7 +156,9 @@ def _attend_block(
     if values is None:
       added = jnp.sum(weights, axis=-1, keepdims=True)
     else:
-      added = einsum('...qy,...yh->...qh', weights, values)
+      added = sum(
+          einsum('...qy,...yh->...qh', x, y)
+          for x, y in zip(blocks_of(weights, -1), blocks_of(values, -2)))
     return added if sums is None else sums + added
 
   # Keys and values of each candidate, with a bias per key.

@@ -30,9 +30,9 @@ from atgrpo_jax.distributed import mesh as mesh_lib
 _CPU_FLAGS = {'avx512_bf16', 'amx_bf16'}
 
 # XLA's CPU backend adds the terms of a float32 product in their order if the
-# number of columns is a multiple of this. Otherwise the order depends on the
-# shapes.
-COLUMNS = 64
+# number of columns is a multiple of COLUMNS and the right operand has at most
+# MAX_SIZE numbers. Otherwise the order may depend on the shapes.
+COLUMNS, MAX_SIZE = 64, 2**15
 
 
 def fastest_dtype(platform: str) -> str:

@@ -82,6 +82,7 @@ def test_sampled_logprobs_equal_the_learners(params, temperature):
       short.completions, samples.completions[..., :engine_lib.CHUNK - 1])
 
 
+@specs.needs_bfloat16_cpu
 def test_products_in_bfloat16_round_alike_in_sampler_and_learner(monkeypatch):
   monkeypatch.setattr(tiny, 'CONFIG', dataclasses.replace(
       tiny.CONFIG, num_layers=3, hidden_size=128, intermediate_size=256,
