@@ -1,16 +1,9 @@
 """The specs of the default config of a small model, with changes."""
 
-import pytest
-
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.model import products
 from atgrpo_jax.rl import losses
 from configs import common
-
-needs_bfloat16_cpu = pytest.mark.skipif(
-    products.fastest_dtype('cpu') != 'bfloat16',
-    reason='this CPU has no instructions for bfloat16, so products are float32')
 
 _CONFIG = common.game_config('plan_path', 'size=nano')
 

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.model import attention
-from atgrpo_jax.model import kv_cache
-from tests import specs
 
 QUERIES = 601  # Two spans, of 301 and 300.
 GROUPS, HEADS, CANDIDATES, PER_HEAD, WIDTH = 2, 1, 2, 2, 8
@@ -100,46 +98,3 @@ def test_long_prompts_never_hold_all_scores():
   program = jax.jit(gradients).lower(*shapes).compile()
   scores = 4 * heads * per_head * length**2
   assert program.memory_analysis().temp_size_in_bytes < scores / 4
-
-
-@specs.needs_bfloat16_cpu
-@pytest.mark.parametrize('width, prefix_size', [(64, 256), (128, 512)])
-def test_decoding_in_order_equals_a_whole_suffix_bit_by_bit(
-    width, prefix_size):
-  """A token sees a prompt with more padding, its past, and a chunk."""
-  groups, heads, size, queries, per_head, chunk = 2, 1, 3, 40, 3, 16
-  rng = np.random.default_rng(0)
-
-  def draw(*shape):
-    return rng.normal(size=(groups, heads, *shape)).astype(np.float32)
-
-  q = draw(size, queries, per_head, width) / width**0.5
-  k, v = draw(size, width, queries), draw(size, queries, width)
-  prefix = draw(width, 2 * prefix_size), draw(2 * prefix_size, width)
-  lengths = np.array([[100], [170]])
-  attend = jax.jit(functools.partial(attention.attend, in_order=True))
-  whole = attend(
-      q, k, v, np.tril(np.ones((queries, queries), bool)),
-      (prefix[0][..., :prefix_size], prefix[1][:, :, :prefix_size]),
-      np.arange(prefix_size) < lengths)
-  rows = kv_cache.Rows.of(
-      jnp.arange(groups * size, dtype=jnp.int32)[None], groups, size)
-
-  def by_row(x):
-    return np.moveaxis(np.asarray(x), 2, 1).reshape(-1, heads, *x.shape[3:])
-
-  k, v = by_row(k), by_row(v)
-  for at in (5, 20, 39):
-    start = at // chunk * chunk
-    columns, past = at + 1 - start, np.arange(256) < start
-    decoded = attend(
-        by_row(q)[:, :, None, at:at + 1],
-        np.pad(k[..., start:at + 1], [(0, 0)] * 3 + [(0, chunk - columns)]),
-        np.pad(v[:, :, start:at + 1], [(0, 0)] * 2 + [
-            (0, chunk - columns), (0, 0)]),
-        np.arange(chunk)[None] < columns, prefix,
-        np.arange(2 * prefix_size) < lengths,
-        (np.pad(k[..., :start], [(0, 0)] * 3 + [(0, 256 - start)]),
-         np.pad(v[:, :, :start], [(0, 0)] * 2 + [(0, 256 - start), (0, 0)])),
-        np.broadcast_to(past, (groups * size, 256)), rows)
-    np.testing.assert_array_equal(decoded[:, :, 0, 0], by_row(whole)[:, :, at])

@@ -9,6 +9,7 @@ import pytest
 
 from atgrpo_jax import types
 from atgrpo_jax.learner import gradients
+from atgrpo_jax.model import products
 from atgrpo_jax.rl import losses
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
@@ -82,14 +83,19 @@ def test_sampled_logprobs_equal_the_learners(params, temperature):
       short.completions, samples.completions[..., :engine_lib.CHUNK - 1])
 
 
-@specs.needs_bfloat16_cpu
-def test_products_in_bfloat16_round_alike_in_sampler_and_learner(monkeypatch):
+@pytest.mark.skipif(
+    products.fastest_dtype('cpu') != 'bfloat16',
+    reason='this CPU has no instructions for bfloat16')
+@pytest.mark.parametrize('head_dim, width', [(64, 1200), (128, 600)])
+def test_products_in_bfloat16_round_alike_in_sampler_and_learner(
+    head_dim, width, monkeypatch):
   monkeypatch.setattr(tiny, 'CONFIG', dataclasses.replace(
       tiny.CONFIG, num_layers=3, hidden_size=128, intermediate_size=256,
-      head_dim=64))
+      head_dim=head_dim))
   params = tiny.make_params()
   samples = _sample(
-      params, stop_ids=(NEVER,), budget=3 * engine_lib.CHUNK, dtype='bfloat16')
+      params, stop_ids=(NEVER,), width=width, budget=3 * engine_lib.CHUNK,
+      dtype='bfloat16')
   alike, other = (
       np.abs(samples.logprobs - _score(
           params, *tiny.make_prompts(), samples.completions, 1.0, dtype)).max()
