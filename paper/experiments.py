@@ -109,6 +109,8 @@ PROBLEM_SYSTEMS = {
 # The search of learning rates on GSM8K.
 SEARCH, SEARCH_SEEDS = ('5e-5', '1e-4', '2e-4'), (100, 101)
 _SEARCH_TOKENS = 20_000
+# System -> learning rate on GSM8K; enter the best of a finished search.
+GSM8K_RATES = dict.fromkeys(PROBLEM_SYSTEMS['gsm8k'], 1e-4)
 # System -> row of the same agents without training.
 UNTRAINED = {
     AT_GRPO: 'untrained_pair', 'sa_grpo': 'untrained_solo',
@@ -436,6 +438,8 @@ def _train_problem(task: str, system: str, scale: str, seed: int) -> Job:
       'rollout.num_tasks': int(PROBLEM_SYSTEMS[task][system] * num_tasks)}
   if scale == 'nano':
     overrides['evaluation.test'] = 'test'
+  if task == 'gsm8k':
+    overrides['optimizer.learning_rate'] = GSM8K_RATES[system]
   folder = f'problems/{task}'
   return _train_after(
       f'{folder}/{AT_GRPO}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
