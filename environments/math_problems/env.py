@@ -143,7 +143,7 @@ class Mathematics:
   weights: Mapping[str, Mapping[str, float]]
   sandbox: sandbox_lib.Sandbox | None  # None if no role writes programs.
   max_turns: int
-  request: bool
+  request: bool = False
 
   team_reward_range = (0.0, 1.0)
 

@@ -25,6 +25,8 @@ def small_config(**changes):
       'num_layers': 2,
       'num_heads': 4, 'num_kv_heads': 4, 'head_dim': 8}
   config.update_from_flattened_dict({
+      # In bfloat16, CPUs compute sums as products; see `model.products`.
+      'model.dtype': 'float32',
       'mesh.fsdp': 2, 'mesh.tensor': 2, 'mesh.pools': (),
       'buckets.prompt': (32,), 'buckets.completion': (16,),
       'rollout.max_new_tokens': 16, 'lora.rank': 2, **changes, **{
