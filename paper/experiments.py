@@ -454,7 +454,7 @@ def _search_gsm8k() -> list[Job]:
     jobs.append(Job(
         f'search/gsm8k/{system}_{rate}/seed-{seed}', job.config, {
             **job.overrides, 'optimizer.learning_rate': float(rate),
-            'train.completion_tokens': _SEARCH_TOKENS,
+            'train.num_steps': 0, 'train.completion_tokens': _SEARCH_TOKENS,
             'evaluation.test': 'train[-96:-32]'}))
   return jobs
 

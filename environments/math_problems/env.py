@@ -272,8 +272,8 @@ def make_environment(
   """Builds the environment; `team` is in `TEAMS`, `reward` in `REWARDS`.
 
   `program_seconds` limits the CPU time of a program. The wall-clock limit is
-  1.5 times as long, for machines under load. With `request`,
-  each prompt ends with what its role must write, which helps small models.
+  1.5 times as long, for machines under load. With `request`, each prompt ends
+  with what its role must write, which helps small models.
   """
   env_api.check_options(
       max_turns, team=(team, TEAMS), reward=(reward, REWARDS))
