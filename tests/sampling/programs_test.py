@@ -85,7 +85,7 @@ def test_sampled_logprobs_equal_the_learners(params, temperature):
 
 @pytest.mark.skipif(
     products.fastest_dtype('cpu') != 'bfloat16',
-    reason='this CPU has no instructions for bfloat16')
+    reason='no instructions for bfloat16: model.dtype=auto is float32 here')
 @pytest.mark.parametrize('head_dim, width', [(64, 1200), (128, 600)])
 def test_products_in_bfloat16_round_alike_in_sampler_and_learner(
     head_dim, width, monkeypatch):
@@ -175,7 +175,7 @@ def test_frequencies_match_the_softmax(temperature):
 
 @pytest.mark.parametrize('top_k, top_p, kept', [
     (3, 1.0, (0, 1, 2)), (0, 0.6, (0, 1)), (0, 0.3, (0,)), (0, 0.0, (0,)),
-    # Of the first two, the first has probability 4/7.
+    # The first of two kept tokens has probability 4/7.
     (2, 0.55, (0,)), (2, 0.6, (0, 1)), (99, 1.0, (0, 1, 2, 3))])
 def test_top_k_and_top_p_keep_the_likeliest_tokens(top_k, top_p, kept):
   probabilities, num = np.array([0.4, 0.3, 0.2, 0.1]), 20_000
