@@ -41,6 +41,7 @@ from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import workers as workers_lib
+from atgrpo_jax.sampling import engine
 from environments import datasets
 from environments import env_api
 from environments import sandbox as sandbox_lib
@@ -493,7 +494,8 @@ def choose_mesh(
     return config
   chosen = fit.choose(
       _pools(config, policies, devices), fit.Shapes(
-          config.buckets.prompt[-1], config.buckets.completion[-1],
+          config.buckets.prompt[-1],
+          engine.row_capacity(config.buckets.completion[-1]),
           config.rollout.group_size, config.buckets.microbatch_tokens,
           config.buckets.groups),
       chip, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)

@@ -389,9 +389,11 @@ class EpisodeRunner:
           group_size=group_size, temperature=self.temperature,
           stop_ids=stop_ids, dtype=sampled.dtype, top_k=self.top_k,
           top_p=self.top_p)
+      buckets = self.buckets.on(mesh_lib.num_data_shards(sampled.mesh))
+      rows = group_size * engine_lib.row_capacity(self.max_new_tokens)
       self._engines[key] = engine_lib.Engine(
-          sampled, spec=spec, prompt_length=length, num_slots=self.buckets.on(
-              mesh_lib.num_data_shards(sampled.mesh)).groups)
+          sampled, spec=spec, prompt_length=length, num_slots=buckets.groups,
+          weight=(length + rows) / (buckets.prompt[-1] + rows))
     return self._engines[key]
 
 

@@ -11,6 +11,8 @@ C candidates of each shard.
 
 The numbers of slots and rows, and the length of rows, grow and shrink with the
 load. A runner has one engine per model, padded prompt length and group size.
+The engines of a model share the memory of its groups in flight: an engine gets
+no more slots than the others leave.
 
 The completions of a request depend only on it and the weights, up to
 rounding: matrix products of other shapes round differently.
@@ -95,6 +97,8 @@ class SampledModel:
   dtype: str
   mesh: jax.sharding.Mesh
   adapters: model.Adapters | None = None
+  # Engine's id -> memory of its slots, in groups with the longest prompts.
+  loads: dict[int, float] = dataclasses.field(default_factory=dict)
 
   @functools.cached_property
   def prepared(self) -> model.Params:
@@ -126,12 +130,17 @@ class Engine:
 
   def __init__(
       self, sampled: SampledModel, *, spec: programs.SamplerSpec,
-      num_slots: Sequence[int], prompt_length: int):
-    """`num_slots` are the allowed numbers of groups in flight, ascending."""
+      num_slots: Sequence[int], prompt_length: int, weight: float = 1.0):
+    """`num_slots` are the allowed numbers of groups in flight, ascending.
+
+    The largest applies to all engines of the model together, where `weight` is
+    the memory of a group relative to one with the longest prompt.
+    """
     self._model = sampled
     self._mesh = sampled.mesh
     self._static = {'config': sampled.config, 'spec': spec}
     self._sizes = tuple(num_slots)
+    self._weight = weight
     self._prompt_length = prompt_length
     self._num_shards = mesh_lib.num_data_shards(sampled.mesh)
     self._waiting: list[Request] = []
@@ -158,11 +167,16 @@ class Engine:
     return bool(self._waiting) or any(self._held)
 
   def dispatch(self) -> None:
-    """Starts the next chunk on the device unless one is running."""
+    """Starts the next chunk on the device unless one is running.
+
+    Does nothing if the model's other engines leave no memory for a slot.
+    """
     if self._chunk is not None or not self.busy:
       return
     with jax.set_mesh(self._mesh):
       self._resize_slots()
+      if not self._held:
+        return
       admitted = self._admit()
       candidate_of_row = self._resize_rows()
       for slot_ids in admitted:
@@ -198,6 +212,7 @@ class Engine:
       # Another engine may need the memory.
       self._slots = self._past = None
       self._held = []
+      del self._model.loads[id(self)]
     return finished
 
   def _put(self, tree: Any) -> Any:
@@ -209,8 +224,15 @@ class Engine:
 
   def _resize_slots(self) -> None:
     """Makes slots for running groups and as many waiting ones as fit."""
+    loads = self._model.loads
+    room = self._sizes[-1] - sum(loads.values()) + loads.get(id(self), 0)
+    largest = max(
+        (size for size in self._sizes if self._weight * size <= room),
+        default=0)
+    if not largest:
+      return
     held = np.array([x is not None for x in self._held], bool)
-    wanted = min(held.sum() + len(self._waiting), self._sizes[-1])
+    wanted = min(held.sum() + len(self._waiting), largest)
     held = held.reshape(self._num_shards, -1)
     fullest = held.sum(axis=1).max(initial=0) * self._num_shards
     num_slots = next(
@@ -230,6 +252,7 @@ class Engine:
           self._held[shard * old + slot] if slot < old else None
           for shard, row in enumerate(order) for slot in row]
       self._slots = programs.move_slots(self._slots, self._put(order))
+    loads[id(self)] = num_slots * self._weight
 
   def _admit(self) -> list[np.ndarray]:
     """Moves requests from the queue into free slots.

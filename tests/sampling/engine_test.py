@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import model
+from atgrpo_jax.distributed import fit
 from atgrpo_jax.sampling import engine as engine_lib
 from atgrpo_jax.sampling import programs
 from tests.rl import tiny
@@ -132,6 +133,36 @@ def test_rows_that_move_keep_their_adapter(params):
         make_engine(params, adapters=model.stack([weights[adapter]], [1.0])),
         requests[adapter::2])
     assert num_different(found[adapter::2], alone) <= 1
+
+
+def test_engines_of_a_model_share_the_memory_of_its_groups(params, sampled):
+  """With three live prompt lengths, the estimate of `fit` holds."""
+  shared = make_engine(params)._model
+  shapes = fit.Shapes(256, 128, SPEC.group_size, 1, (2, 4, 8))
+  rows = shapes.group_size * shapes.completion
+  engines = [
+      engine_lib.Engine(
+          shared, spec=SPEC, num_slots=shapes.groups, prompt_length=length,
+          weight=(length + rows) / (shapes.prompt + rows))
+      for length in (7, 64, 256)]
+  for request in make_requests():
+    engines[request.tag % 3].add(request)
+  learner = fit.Learner(CONFIG, 'none', itemsize=4)
+  limit = shapes.groups[-1] * shapes.group_tokens * learner.kv_bytes
+  found, held, num_live = [], 0, 0
+  while any(engine.busy for engine in engines):
+    for engine in engines:
+      engine.dispatch()
+    live = [x for engine in engines if engine._held
+            for x in jax.tree.leaves((engine._slots.prefix, engine._past))]
+    held = max(held, sum(x.nbytes for x in live))
+    num_live = max(num_live, sum(bool(engine._held) for engine in engines))
+    for engine in engines:
+      found += engine.collect()
+  assert num_live > 1 and 0.6 * limit < held < 1.05 * limit
+  assert not shared.loads
+  found.sort(key=lambda group: group.request.tag)
+  assert num_different(found, sampled) <= 1
 
 
 def test_waiting_groups_reuse_free_slots(params):
