@@ -424,7 +424,8 @@ def read_policies(
     if sections.model.trained == 'lora':
       given = dict(sections.lora)
       if given.pop('folder'):
-        adapter, given['alpha'] = peft.load(sections.lora.folder, dimensions)
+        adapter, given['alpha'] = peft.load(
+            hub.resolve_folder(sections.lora.folder), dimensions)
         given['rank'], given['targets'] = model.describe(adapter)
       lora = model.LoraSpec(**given)
       errors.check_number(

@@ -14,7 +14,8 @@ jobs. Folders are relative to the checkout.
 
   --scale SIZE    nano (default); coder-0.5b, two teams of Qwen2.5-Coder-0.5B,
                   10 GiB and about an hour per job; or 1.7b, 8b or, for MAGRPO's
-                  coding tables, coder-3b, whose commands are printed, not run
+                  coding tables, coder-3b, whose commands are printed without
+                  --launch
   --seeds N       seeds per job (default 5)
   --only PATTERNS
                   paths of jobs, separated by commas, such as
@@ -32,6 +33,12 @@ jobs. Folders are relative to the checkout.
                   bwrap, kernel or unsafe_rlimit (see docs/sandbox.md) for all
                   jobs; default: the strongest that works here. A table refuses
                   rows of different levels
+  --launch CMD    starts each job of a scale that is otherwise printed with this
+                  command, whose words {mode}, {config}, {workdir} and
+                  {overrides} are replaced. Fills in the tokens of finished
+                  jobs, and waits until each job has its result; for example
+                  'bash launch/tpu_pod.sh --name POD --zone ZONE --mode {mode}
+                  --config {config} --workdir {workdir} -- {overrides}'
   --dry-run       print the commands, which name all paths, but run none; for
                   nano with the minutes of the recorded trainings, otherwise
                   with estimates, which take minutes to compute

@@ -47,7 +47,6 @@ import itertools
 import pathlib
 from typing import Any
 
-from atgrpo_jax.io import files
 from configs import common
 from configs import contests as contests_config
 from configs import depot as depot_config
@@ -167,10 +166,9 @@ class Job:
     """(mode, path), unique among jobs."""
     return self.mode, self.path
 
-  def is_done(self, out: pathlib.Path) -> bool:
-    """Whether its result exists in a local folder; a bucket is not read."""
-    return not files.is_remote(out) and (
-        out / self.path / self.result).exists()
+  def is_done(self, out: pathlib.Path | None) -> bool:
+    """Whether its result exists; False if `out` is unknown."""
+    return out is not None and (out / self.path / self.result).exists()
 
 
 def make_jobs(

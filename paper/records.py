@@ -16,6 +16,7 @@ Numbers survive writing and reading bit for bit.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 import dataclasses
 import json
@@ -102,10 +103,11 @@ def read_workdirs(out: pathlib.Path) -> Records:
   """Reads all workdirs below OUT; UserError names a damaged file."""
   evaluations, steps, curves = {}, [Records().steps], {}
   # Benchmarks have a folder between row and seed.
-  for folder in sorted([*out.glob('*/*/*/*/evals'),
-                        *out.glob('*/*/*/*/*/evals')]):
-    workdir = folder.parent
-    names = sorted(path.stem for path in folder.glob('*.json'))
+  names_of = collections.defaultdict(list)
+  for path in sorted([*out.glob('*/*/*/*/evals/*.json'),
+                      *out.glob('*/*/*/*/*/evals/*.json')]):
+    names_of[path.parents[1]].append(path.stem)
+  for workdir, names in names_of.items():
     path = workdir.relative_to(out).as_posix()
     if path.startswith(_DEPOT):
       if set(names) - {'before'}:

@@ -7,6 +7,9 @@ resume. At the end `paper.tables` makes the tables.
 
 With --keep, results in these records are not computed again (unless another job
 starts from their checkpoints), and finished runs are added to the records.
+
+With --launch, each job is started by a command such as one of launch/*.sh. If
+the command returns before the job has its result, this program waits for it.
 """
 
 from __future__ import annotations
@@ -27,7 +30,6 @@ import sys
 
 from absl import app
 from absl import flags
-from etils import epath
 import jax
 import ml_collections
 
@@ -40,10 +42,14 @@ from configs import pod
 from paper import experiments
 from paper import records as records_lib
 
+_TRAIN = ('python -m atgrpo_jax.main --mode {mode} --config {config} '
+          '--workdir {workdir} {overrides}')
 # Records in this repository.
 _RESULTS = pathlib.Path(__file__).parent / 'results'
 # The policy of each role fits as well: docs/hardware.md.
 _HARDWARE = '16 TPU v6e chips (4x4), or with 1.7b also v5e'
+_LAUNCH_LOGS = pathlib.Path('runs/paper/logs')  # If workdirs are in a bucket.
+_POLL_SECONDS = 30
 _CHIP, _NUM_CHIPS, _TOPOLOGY = fit.TPUS['v6e'], 16, 'v6e:4x4'
 
 
@@ -93,11 +99,13 @@ def with_needs(
 
 async def run_jobs(
     jobs: Sequence[experiments.Job], out: pathlib.Path, num_parallel: int,
-    records: records_lib.Records) -> int:
+    records: records_lib.Records, launch: str = '') -> int:
   """Runs unfinished jobs, `num_parallel` processes at a time.
 
-  The cores are divided among the processes. After a failure or a signal no job
-  starts; a signal also terminates the running trainers, which save.
+  `launch` is a command with `{mode}`, `{config}`, `{workdir}` and `{overrides}`
+  as words; '' starts trainers on this machine. The cores are divided among the
+  processes. After a failure or a signal no job starts; a signal also terminates
+  the running trainers, which save.
 
   Returns:
     The first exit status that is not 0; else 128 + the signal; or 0.
@@ -120,10 +128,11 @@ async def run_jobs(
     await asyncio.gather(*(tasks[key] for key in job.needs if key in tasks))
     cores = await core_sets.get()
     if not signals and not statuses:
-      command = _command(job, out, _max_tokens(job, out, records))
+      command = _command(job, out, _max_tokens(job, out, records), launch)
       print(f'[{number}/{len(jobs)}] {shlex.join(command)}', flush=True)
-      log_path = out / 'logs' / f'{job.path}.{job.mode}'
-      trainer = await _start(command[1:], log_path, cores)
+      logs = _LAUNCH_LOGS if files.is_remote(out) else out / 'logs'
+      log_path = logs / f'{job.path}.{job.mode}'
+      trainer = await _start(command, log_path, cores)
       trainers.append(trainer)
       if signals:  # Received while the trainer started.
         trainer.terminate()
@@ -131,6 +140,12 @@ async def run_jobs(
         statuses.append(status)
         print(f'error: the job ended with status {status}; see {log_path}. The '
               'same command continues from here.', file=sys.stderr)
+      elif not job.is_done(out):
+        print(f'Waits for {out / job.path / job.result}. If the job has '
+              f'failed, end this command and run it again; see {log_path}.',
+              flush=True)
+        while not (signals or job.is_done(out)):
+          await asyncio.sleep(_POLL_SECONDS)
     core_sets.put_nowait(cores)
 
   loop = asyncio.get_running_loop()
@@ -146,16 +161,17 @@ async def run_jobs(
 
 
 async def _start(
-    arguments: Sequence[str], log_path: pathlib.Path,
+    command: Sequence[str], log_path: pathlib.Path,
     cores: Sequence[int]) -> asyncio.subprocess.Process:
-  """Starts Python on these cores."""
+  """Starts a command on these cores; `python` is this interpreter."""
   # Two devices on one core would slow each other down.
   env = {'JAX_NUM_CPU_DEVICES': '1'} if len(cores) == 1 else {}
   log_path.parent.mkdir(parents=True, exist_ok=True)
   with log_path.open('a') as log:
     # In a new session Ctrl-C reaches the trainer only through `stop`.
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, stdout=log, stderr=subprocess.STDOUT,
+        sys.executable if command[0] == 'python' else command[0], *command[1:],
+        stdout=log, stderr=subprocess.STDOUT,
         start_new_session=True, env=os.environ | env)
   os.sched_setaffinity(process.pid, cores)
   return process
@@ -163,7 +179,7 @@ async def _start(
 
 def _command(
     job: experiments.Job, out: pathlib.Path, max_tokens: int | str,
-) -> list[str]:
+    launch: str = '') -> list[str]:
   """The command of a job; `max_tokens` applies if it has a budget."""
   if job.mode == 'pretrain':
     return ['python', '-m', job.config, '--out', str(out / job.path), *(
@@ -171,11 +187,14 @@ def _command(
   overrides = dict(job.overrides)
   if job.budget_of:
     overrides |= {'train.num_steps': 0, 'train.completion_tokens': max_tokens}
-  return [
-      'python', '-m', 'atgrpo_jax.main', '--mode', job.mode, '--config',
-      job.config, '--workdir', str(out / job.path), *(
+  values = {
+      '{mode}': [job.mode], '{config}': [job.config],
+      '{workdir}': [str(out / job.path)], '{overrides}': [
           f'--config.{key}={value}'.replace('{out}', str(out))
-          for key, value in overrides.items())]
+          for key, value in overrides.items()]}
+  return [
+      word for part in shlex.split(launch or _TRAIN)
+      for word in values.get(part, [part])]
 
 
 def _max_tokens(
@@ -234,17 +253,21 @@ def _estimate_hours(job: experiments.Job) -> float:
 
 def print_jobs(
     jobs: Sequence[experiments.Job], out: pathlib.Path, scale: str,
-    minutes: Mapping[str, float]) -> None:
-  """Prints the commands; `minutes` of trainings follow as comments."""
+    minutes: Mapping[str, float], launch: str = '') -> None:
+  """Prints the commands; `minutes` of trainings follow as comments.
+
+  A bucket is not read.
+  """
   if scale not in experiments.LOCAL:
     print(f'Each of these {len(jobs)} jobs needs {_HARDWARE}; docs/hardware.md '
           'says how to start one.')
   num_known, total = 0, 0.0
   for job in jobs:
     ratio = '' if job.budget_ratio == 1 else f'{job.budget_ratio:.2g} x the '
-    line = shlex.join(_command(job, out, f'<{ratio}tokens of {job.budget_of}>'))
+    line = shlex.join(_command(
+        job, out, f'<{ratio}tokens of {job.budget_of}>', launch))
     note = ''
-    if job.is_done(out):
+    if job.is_done(None if files.is_remote(out) else out):
       note = '  # done'
     elif job.mode == 'train' and job.path in minutes:
       known = minutes[job.path]
@@ -264,30 +287,42 @@ def print_jobs(
 
 def main(argv: list[str]) -> int:
   given = flags.FLAGS
-  make_path = epath.Path if files.is_remote(given.out) else pathlib.Path
-  out = make_path(given.out) / given.scale
   try:
     errors.refuse_arguments(argv)
+    out = files.as_path(given.out, '--out') / given.scale
     is_local = given.scale in experiments.LOCAL
+    runs = not given.dry_run and (is_local or bool(given.launch))
+    if given.launch and not {'{mode}', '{config}', '{workdir}', '{overrides}'
+                             } <= set(shlex.split(given.launch)):
+      raise errors.UserError(
+          f'--launch={given.launch!r}: expected a command with the words '
+          '{mode}, {config}, {workdir} and {overrides}.')
     if files.is_remote(out) and is_local:
       raise errors.UserError(
           f'--out={given.out} is in a bucket, but jobs of {given.scale} run on '
           'this machine, and their tables read local files; give a folder.')
     jobs = experiments.make_jobs(given.scale, given.seeds, given.sandbox)
     chosen = choose(jobs, given.only)
-    if given.keep and not is_local:
+    if given.keep and not (is_local or given.launch):
       raise errors.UserError(
-          f'--keep={given.keep} with --scale={given.scale}: only jobs of '
-          f'{" and ".join(experiments.LOCAL)} are run and kept. Omit --keep.')
+          f'--keep={given.keep} with --scale={given.scale}: its jobs are only '
+          'printed. Add --launch, or omit --keep.')
+    if files.is_remote(out) and given.launch and not given.keep:
+      raise errors.UserError(
+          f'--out={given.out} is in a bucket, and the tables are made here; '
+          'give their folder as --keep.')
     records = (
-        records_lib.read(pathlib.Path(given.keep)) if given.keep
+        records_lib.read(pathlib.Path(given.keep))
+        if given.keep and pathlib.Path(given.keep).exists()
         else records_lib.Records())
-    all_jobs, jobs = jobs, with_needs(chosen, jobs, out, records)
-    if given.dry_run or not is_local:
+    all_jobs, jobs = jobs, with_needs(
+        chosen, jobs, out if runs or not files.is_remote(out) else None,
+        records)
+    if not runs:
       minutes = (
           records_lib.read(_RESULTS / given.scale).minutes()
           if is_local else estimate_minutes(jobs, all_jobs))
-      print_jobs(jobs, out, given.scale, minutes)
+      print_jobs(jobs, out, given.scale, minutes, given.launch)
       return 0
     num_cores = len(os.sched_getaffinity(0))
     if given.jobs > num_cores:
@@ -295,7 +330,8 @@ def main(argv: list[str]) -> int:
           f'--jobs={given.jobs}: expected at most {num_cores}, the number of '
           'cores.')
     keep = ['--keep', given.keep] if given.keep else []
-    return asyncio.run(run_jobs(jobs, out, given.jobs, records)) or (
+    return asyncio.run(run_jobs(
+        jobs, out, given.jobs, records, given.launch)) or (
         subprocess.call(
             [sys.executable, '-m', 'paper.tables', '--out', str(out), *keep]))
   except errors.UserError as error:
@@ -322,5 +358,8 @@ if __name__ == '__main__':
   flags.DEFINE_enum(
       'sandbox', 'auto', ['auto', 'bwrap', 'kernel', 'unsafe_rlimit'],
       'Sandbox level of all jobs. Rows of different levels are not compared.')
+  flags.DEFINE_string(
+      'launch', '', 'Command that starts a job, with the words {mode}, '
+      '{config}, {workdir} and {overrides}; see launch/paper.sh --help.')
   flags.DEFINE_bool('dry_run', False, 'Print the commands and run none.')
   app.run(main)

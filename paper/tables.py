@@ -33,6 +33,7 @@ import numpy as np
 import pandas as pd
 
 from atgrpo_jax import errors
+from atgrpo_jax.io import files
 from environments.writing import rewards
 from paper import depot_tables
 from paper import experiments
@@ -486,7 +487,7 @@ def make(out: str, keep: str, results: str) -> list[pathlib.Path]:
   folder = pathlib.Path(results or keep or f'{out}/tables')
   if results:
     return write_tables(records_lib.read(folder), folder)
-  records = records_lib.read_workdirs(pathlib.Path(out))
+  records = records_lib.read_workdirs(files.as_path(out, '--out'))
   if keep:
     records = records.finished()
   if not records.evaluations and not records.curves:

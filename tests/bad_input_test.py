@@ -174,7 +174,7 @@ for _key, _value in (
     ('lora_alpha', 'x'), ('r', 0), ('bias', None), ('use_dora', True)):
   case(f'{_ADAPTER}.*{_key}={json.dumps(_value)}',
        edit(_ADAPTER, **{_key: _value}), USE_ADAPTER)
-case('no/such/adapter_config.json', LORA, config('lora.folder=no/such'))
+case("'no/such' is not a folder", LORA, config('lora.folder=no/such'))
 case(_ADAPTER_WEIGHTS, truncate(_ADAPTER_WEIGHTS, 99), USE_ADAPTER)
 case(f'{_ADAPTER_WEIGHTS}.*self_attn.q_proj.*NaN', USE_ADAPTER, set_weight(
     _ADAPTER_WEIGHTS,

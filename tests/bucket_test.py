@@ -6,16 +6,19 @@ import signal
 import subprocess
 import time
 
+from huggingface_hub import constants
 import jax.numpy as jnp
 import pytest
 
 from atgrpo_jax import api
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax.huggingface import hub
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics
 from atgrpo_jax.viewer import report
+from paper import records
 from tests import commands
 from tests import echo
 from tests import fault_injection
@@ -35,7 +38,8 @@ def emulator():
 def make_folder(emulator, request):
   """An empty folder of the bucket for one test."""
   del emulator
-  return files.as_path(f'gs://{gcs_emulator.BUCKET}/{request.node.name}/run')
+  return files.as_path(
+      f'gs://{gcs_emulator.BUCKET}/{request.node.name}/main/a/b/seed-0')
 
 
 def _name(path):
@@ -91,6 +95,24 @@ def test_unknown_bucket_is_named(emulator):
       (folder / 'a').write_text('')
 
 
+def test_a_model_in_the_bucket_is_copied_once(
+    folder, echo_folder, tmp_path, monkeypatch):
+  monkeypatch.setattr(constants, 'HF_HOME', str(tmp_path))
+  name = os.fspath(folder)
+  with pytest.raises(errors.UserError, match=f'{name} cannot be copied .*no f'):
+    hub.resolve_folder(name)
+  for path in echo_folder.iterdir():
+    (folder / path.name).write_bytes(path.read_bytes())
+  (folder / 'model.bin').write_text('The same weights.')
+  copy = hub.resolve_folder(name)
+  assert {path.name: path.read_bytes() for path in copy.iterdir()} == {
+      path.name: path.read_bytes() for path in echo_folder.iterdir()}
+  assert hub.base_name(copy) == name
+  assert hub.resolve_folder(name) == copy
+  (folder / 'config.json').write_text('{}')
+  assert (hub.resolve_folder(name) / 'config.json').read_text() == '{}'
+
+
 def test_killed_run_resumes_with_equal_results(
     folder, emulator, echo_folder, tmp_path):
   config = echo.get_config()
@@ -127,3 +149,10 @@ def test_killed_run_resumes_with_equal_results(
   exported = json.loads((folder / 'export/shared/config.json').read_text())
   assert exported['model_type'] == 'qwen3'
   assert report.read_run(folder)['state'] == 'finished'
+  found = records.read_workdirs(folder.parents[3])
+  assert {
+      name: evaluation['mean_return']
+      for (_, name), evaluation in found.evaluations.items()
+  } == {name: undisturbed[name.replace('evaluation', 'after')]['mean_return']
+        for name in ('before', 'after', 'evaluation')}
+  assert list(found.steps['step']) == [1, 2, 3, 4]

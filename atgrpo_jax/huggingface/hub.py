@@ -1,16 +1,22 @@
 """Resolves model names to local folders and reads their config.json.
 
-A model is a Hugging Face folder, local or on the hub.
+A model is a Hugging Face folder: local, in a bucket, or on the hub.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
 import json
+import os
 import pathlib
 import re
+import tempfile
 from typing import Any
 
+import fsspec
 import huggingface_hub
+from huggingface_hub import constants
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import files
@@ -18,6 +24,8 @@ from atgrpo_jax.model import config as config_lib
 
 # Prefix of a repository's folder in the cache of huggingface_hub.
 _CACHED = 'models--'
+# Folder in HF_HOME: COPIES/<digest>/<bucket>/<folder>.
+_COPIES = 'atgrpo_jax_buckets'
 # With a checkout or an editable install, the folder that contains models/.
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 _PACKAGED = ('smollm2', 'qwen25_coder')  # Models that models/wheels.py makes.
@@ -29,13 +37,15 @@ def resolve_folder(name: str) -> pathlib.Path:
   """The absolute path of a model folder, which is downloaded if needed.
 
   Args:
-    name: a folder, or a hub repository `owner/name`. A relative folder is
-      looked up in the working directory, and then in the checkout that this
-      package is in.
+    name: a folder, `gs://bucket/folder`, or a hub repository `owner/name`. A
+      relative folder is looked up in the working directory, and then in the
+      checkout that this package is in.
 
   Raises:
     UserError: for other names and failed downloads.
   """
+  if '://' in name:
+    return _copy(files.as_path(name, 'model.folder'))
   folder = pathlib.Path(name)
   for parent in pathlib.Path.cwd(), _CHECKOUT:
     if name and (parent / folder).is_dir():
@@ -55,9 +65,45 @@ def resolve_folder(name: str) -> pathlib.Path:
         f'{expected}, and a network or a filled cache.') from error
 
 
+def _copy(folder: pathlib.Path) -> pathlib.Path:
+  """The local copy of a folder in a bucket; a changed folder is copied anew."""
+  bucket = fsspec.filesystem('gs')
+  try:
+    found = bucket.find(os.fspath(folder), maxdepth=1, detail=True).values()
+    listing = sorted(
+        (file['name'], file['size'], str(file.get('mtime'))) for file in found
+        if any(fnmatch.fnmatch(file['name'], x) for x in _DOWNLOADED))
+    if not listing:
+      raise FileNotFoundError('it has no file of a model')
+    digest = hashlib.sha256(repr(listing).encode()).hexdigest()[:16]
+    copies = pathlib.Path(constants.HF_HOME, _COPIES, digest)
+    copy = copies / os.fspath(folder).partition('://')[2]
+    if not copy.is_dir():
+      copy.parent.mkdir(parents=True, exist_ok=True)
+      new = pathlib.Path(tempfile.mkdtemp(dir=copies))
+      for name, *_ in listing:
+        bucket.get_file(name, str(new / name.rpartition('/')[2]))
+      try:
+        new.rename(copy)
+      except OSError:
+        if not copy.is_dir():  # No other process was faster.
+          raise
+  except Exception as error:
+    if not (isinstance(error, OSError) or files.is_from_client(error)):
+      raise
+    raise errors.UserError(
+        f'{folder} cannot be copied ({errors.one_line(error)}); check its '
+        'name, the network and the credentials.') from error
+  return copy
+
+
 def base_name(folder: pathlib.Path) -> str:
-  """The hub name of a downloaded model, or the absolute path of its folder."""
+  """The name of a downloaded model, or the absolute path of its folder."""
   folder = folder.resolve()  # A link may lead into the cache.
+  copies = pathlib.Path(constants.HF_HOME, _COPIES).resolve()
+  if folder.is_relative_to(copies):
+    _, *parts = folder.relative_to(copies).parts
+    return 'gs://' + '/'.join(parts)
   repository = folder.parent.parent.name
   if folder.parent.name == 'snapshots' and repository.startswith(_CACHED):
     return repository.removeprefix(_CACHED).replace('--', '/', 1)

@@ -73,6 +73,11 @@ def make_folder(workdir: pathlib.Path) -> None:
         'choose a folder that you can write to.') from error
 
 
+def is_from_client(error: BaseException) -> bool:
+  """True for an error that a package for buckets defines."""
+  return type(error).__module__.partition('.')[0] in _BUCKET_CLIENTS
+
+
 def is_remote(path: pathlib.Path) -> bool:
   """True for a path in a bucket."""
   return os.fspath(path).startswith(_SCHEME)
@@ -122,9 +127,8 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
           f'({errors.one_line(error)}); {advice}.') from error
 
   def _concerns_bucket(self, error):
-    client = type(error).__module__.partition('.')[0]
     bucket = os.fspath(self._workdir).removeprefix(_SCHEME).partition('/')[0]
-    return client in _BUCKET_CLIENTS or f'/{bucket}/' in str(error)
+    return is_from_client(error) or f'/{bucket}/' in str(error)
 
   def _concerns_disk(self, error):
     prefix, text = os.path.abspath(self._workdir), str(error)

@@ -169,6 +169,17 @@ def test_workdirs_beyond_nano_may_be_in_a_bucket(tmp_path, capsys):
   assert refused.stderr.startswith('error: --out=gs://bucket/runs is in a ')
 
 
+@pytest.mark.parametrize('launch, words', [
+    ('sbatch {config}', 'the words {mode}, {config}'),
+    ('a {mode} {config} {workdir} {overrides}', 'as --keep')])
+def test_launch_needs_all_values_and_a_folder_of_records(launch, words):
+  refused = subprocess.run(
+      [sys.executable, '-m', 'paper.run', '--out=gs://bucket/runs',
+       '--scale=8b', '--launch', launch],
+      cwd=checkout.ROOT, capture_output=True, text=True)
+  assert refused.returncode == 2 and words in refused.stderr
+
+
 # The pool.
 
 # Writes the files that a trainer would, or fails, or waits for SIGTERM.
@@ -204,8 +215,8 @@ def run_jobs(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
   monkeypatch.setattr(os, 'sched_setaffinity', lambda pid, cores: None)
-  return lambda jobs, num_parallel, kept=NO_RECORDS: asyncio.run(
-      run.run_jobs(jobs, tmp_path / 'out', num_parallel, kept))
+  return lambda jobs, num_parallel, kept=NO_RECORDS, launch='': asyncio.run(
+      run.run_jobs(jobs, tmp_path / 'out', num_parallel, kept, launch))
 
 
 def test_jobs_run_once_with_the_budget_of_their_needs(run_jobs, capsys):
@@ -221,6 +232,23 @@ def test_jobs_run_once_with_the_budget_of_their_needs(run_jobs, capsys):
   assert run_jobs(POOL_JOBS, 2, kept) == 0
   printed, = capsys.readouterr().out.splitlines()
   assert '--config.train.completion_tokens=1200000' in printed
+
+
+def test_a_launch_script_starts_each_job_and_is_waited_for(
+    run_jobs, capsys, monkeypatch):
+  monkeypatch.setattr(run, '_POLL_SECONDS', 0.1)
+  pathlib.Path('submit').write_text(
+      '#!/bin/sh\n(sleep 1; python -m atgrpo_jax.main "$@") > /dev/null 2>&1 &')
+  launch = ('sh submit --mode {mode} --workdir {workdir} --config {config} '
+            '{overrides}')
+  jobs = run.choose(experiments.make_jobs('8b', 1), ['main/sudoku/*grpo/*'])
+  assert run_jobs(jobs, 2, launch=launch) == 0
+  printed = capsys.readouterr().out
+  assert printed.count('sh submit --mode train') == len(jobs) > 1
+  assert printed.count('Waits for') == len(jobs)
+  assert printed.count('completion_tokens=123') == len(jobs) - 1
+  assert run_jobs(jobs, 2, launch=launch) == 0
+  assert not capsys.readouterr().out
 
 
 def test_failure_stops_the_pool(run_jobs, capsys):
