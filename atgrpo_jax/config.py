@@ -205,7 +205,6 @@ class Experiment:
   def runner(
       self, params: Params, *, step: int, temperature: float,
       policy_map: policies_lib.PolicyMap | None = None,
-      overlong_fraction: float = 0.0,
       is_stopped: Callable[[], bool] = lambda: False, top_k: int = 0,
       top_p: float = 1.0) -> runner_lib.EpisodeRunner:
     """Returns a runner that plays with the policies of a training step.
@@ -220,7 +219,7 @@ class Experiment:
         max_new_tokens=self.config.rollout.max_new_tokens,
         temperature=temperature, seed=self.config.seed, train_step=step,
         executor=self.executor, is_stopped=is_stopped,
-        alpha=self.rollout.alpha, overlong_fraction=overlong_fraction,
+        alpha=self.rollout.alpha,
         keep_truncated=self.config.rollout.keep_truncated, top_k=top_k,
         top_p=top_p)
 
@@ -557,8 +556,6 @@ def check_run(config: ml_collections.ConfigDict) -> None:
         f'train.updates_per_rollout={train.updates_per_rollout} with '
         f'update_order={train.update_order!r}, which makes one update per '
         "turn or node; use 1, or update_order='mixed'.")
-  spec_lib.check_fraction(
-      'rollout.overlong_fraction', rollout.overlong_fraction)
   errors.check_number(
       'rollout.temperature', rollout.temperature, min_value=_MIN_TEMPERATURE,
       advice='; equal candidates have no advantage')

@@ -236,17 +236,12 @@ def draw_tasks(
   """Returns the tasks of a step: shuffled epochs, one after another.
 
   Depends on the seed and the step alone, so a resumed run needs no cursor. The
-  incomplete last batch of an epoch is dropped. The tasks that may replace
-  others follow, in a random order.
+  incomplete last batch of an epoch is dropped.
   """
   num_tasks, seed = experiment.config.rollout.num_tasks, experiment.config.seed
   epoch, index = divmod(step, len(tasks) // num_tasks)
   order = np.random.default_rng([seed, epoch]).permutation(len(tasks))
-  drawn = order[index * num_tasks:(index + 1) * num_tasks]
-  others = np.random.default_rng([seed, epoch, index]).permutation(
-      np.setdiff1d(order, drawn))
-  num_spare = experiment.rollout.max_resamplings * num_tasks
-  return [tasks[i] for i in (*drawn, *others[:num_spare])]
+  return [tasks[i] for i in order[index * num_tasks:(index + 1) * num_tasks]]
 
 
 def load_references(
@@ -277,15 +272,13 @@ def rollout(
   Raises Stopped soon after `is_stopped` returns True.
   """
   params = config_lib.params_of(states)
-  config = experiment.config.rollout
   runner = experiment.runner(
-      params, step=step, temperature=config.temperature,
-      overlong_fraction=config.overlong_fraction, is_stopped=is_stopped)
+      params, step=step, is_stopped=is_stopped,
+      temperature=experiment.config.rollout.temperature)
   with clock.part('algorithm'):
     trees = credit.collect(
-        runner, tasks[:config.num_tasks], experiment.rollout,
-        experiment.advantage, experiment.bound_critics(params),
-        spare_tasks=tasks[config.num_tasks:])
+        runner, tasks, experiment.rollout, experiment.advantage,
+        experiment.bound_critics(params))
   clock.move('algorithm', 'sample', runner.usage.sample_seconds)
   clock.move('algorithm', 'environment', runner.usage.environment_seconds)
   return trees, runner.usage

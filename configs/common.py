@@ -97,11 +97,6 @@ SYSTEMS = {
     'reinforce_pp': {
         **_EPISODES, 'advantage.group_key': ('env', 'agent'),
         'advantage.scale': 'batch_std'},
-    # DAPO (arXiv 2503.14476) without its filter of truncated completions.
-    'dapo': {
-        **_EPISODES, 'rollout.max_resamplings': 3,
-        'rollout.overlong_fraction': 0.2,
-        'advantage.group_key': ('env', 'agent'), 'loss.clip_high': 0.28},
     'at_grpo': {},
     'at_grpo_per_role': {'policies': 'per_role'},
     'at_grpo_lora': {'policies': 'lora_per_role'},
@@ -403,16 +398,11 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.max_joint_actions = 1000  # Per task; more are refused.
   # A state whose mean reward is larger is not continued.
   c.rollout.stop_above = config_dict.placeholder(float)
-  # How often tasks without any advantage are replaced by others in a step.
-  c.rollout.max_resamplings = 0
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
   # Whether the environment reads a completion that reached max_new_tokens;
   # otherwise it reads an empty one.
   c.rollout.keep_truncated = True
-  # The last tokens before max_new_tokens, as a fraction of it, cost a local
-  # reward that falls from 0 to -1; 0 for none.
-  c.rollout.overlong_fraction = 0.0
 
   c.advantage = config_dict.ConfigDict()
   # Candidates that agree in these parts share a baseline; ('env',) is plain
@@ -443,8 +433,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.loss.surrogate = 'clip'
   c.loss.clip_low = 0.2
   c.loss.clip_high = 0.2
-  # For 'clip': bound for negative advantages; 0 for none.
-  c.loss.dual_clip = 0.0
   c.loss.ratio_level = 'token'  # Or 'sequence'.
   c.loss.aggregation = 'token_mean'  # Or 'sequence_mean', 'constant'.
   # Cap of the importance weight between sampler and learner; 0 for no weight.

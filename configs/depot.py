@@ -23,8 +23,6 @@ SYSTEMS = {
     'mas_grpo_to_go': {
         **common.SYSTEMS['mas_grpo_agent_turn'],
         'rollout.return_type': 'return_to_go'},
-    # All completions have one length.
-    'dapo': {**common.SYSTEMS['dapo'], 'rollout.overlong_fraction': 0.0},
     # The branches of all 2 T phases would be too many. Instead, candidates of
     # independent episodes are compared by agent and turn.
     'magrpo': {

@@ -319,14 +319,6 @@ def test_a_reloaded_surrogate_is_compiled_again(monkeypatch):
   assert loss() == -18
 
 
-def test_replaced_tasks_need_a_group_key_with_the_task():
-  with pytest.raises(
-      errors.UserError, match="'my_rules:late'.*needs 'env'"):
-    spec_lib.check_terms(
-        specs.rollout(max_resamplings=1),
-        specs.advantage(group_key=('my_rules:late',)))
-
-
 @pytest.mark.parametrize('switches, used', [
     (['rollout.selection=my_rules:second_best',
       'advantage.baseline=my_rules:median',

@@ -405,21 +405,6 @@ def test_epochs_visit_tasks_once_in_different_orders(echo_folder):
   assert draw(0) != epochs[0][:20]
 
 
-def test_spare_tasks_are_others_than_those_of_the_step(echo_folder):
-  plain, spare = (
-      echo.experiment(echo_folder, **{
-          'rollout.num_tasks': 10, 'rollout.max_resamplings': num})
-      for num in (0, 2))
-  tasks = plain.tasks('train')
-  rest = []
-  for step in range(5):
-    drawn = train.draw_tasks(tasks, step, spare)
-    assert drawn[:10] == train.draw_tasks(tasks, step, plain)
-    assert len({task['task_id'] for task in drawn}) == len(drawn) == 30
-    rest.append(tuple(task['task_id'] for task in drawn[10:]))
-  assert len(set(rest)) == 5
-
-
 def test_every_group_is_recorded(finished, echo_folder):
   tokenizer = echo.experiment(echo_folder).policies['shared'].tokenizer
   lines = fault_injection.steps(finished)

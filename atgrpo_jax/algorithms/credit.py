@@ -90,39 +90,17 @@ def try_rules(
 def collect(
     runner: runner_lib.EpisodeRunner, tasks: Sequence[env_api.Task],
     rollout: spec_lib.RolloutSpec, advantage: spec_lib.AdvantageSpec,
-    critics: actor_critic.Critics | None = None,
-    spare_tasks: Sequence[env_api.Task] = ()) -> list[tree_lib.Tree]:
-  """Plays tasks with distinct ids; returns as many trees with advantages.
+    critics: actor_critic.Critics | None = None) -> list[tree_lib.Tree]:
+  """Plays tasks with distinct ids; returns their trees with advantages.
 
-  Up to `rollout.max_resamplings` times, the tasks whose candidates all have
-  advantage 0 are replaced by the next `spare_tasks` (dynamic sampling of DAPO,
-  arXiv 2503.14476, section 3.2). Those that are left when the tasks or the
-  rounds run out stay.
   `critics` is used by the return type 'bootstrapped' only.
   """
   play_task = _PLAY_TASK[rollout.mode]
-
-  def play(tasks):
-    trees = runner.play([play_task(runner, task, rollout) for task in tasks])
-    if rollout.return_type == 'bootstrapped':
-      trees = actor_critic.with_values(
-          trees, runner.environment, runner.policy_map, rollout, critics)
-    return trees
-
-  trees = assign_advantages(play(tasks), advantage, rollout)
-  for _ in range(rollout.max_resamplings):
-    empty = [tree for tree in trees if not _has_signal(tree)]
-    drawn, spare_tasks = spare_tasks[:len(empty)], spare_tasks[len(empty):]
-    if not drawn:
-      break
-    trees = assign_advantages(
-        [*filter(_has_signal, trees), *play(drawn), *empty[len(drawn):]],
-        advantage, rollout)
-  return trees
-
-
-def _has_signal(tree: tree_lib.Tree) -> bool:
-  return any(np.any(group.advantages) for group in tree.groups())
+  trees = runner.play([play_task(runner, task, rollout) for task in tasks])
+  if rollout.return_type == 'bootstrapped':
+    trees = actor_critic.with_values(
+        trees, runner.environment, runner.policy_map, rollout, critics)
+  return assign_advantages(trees, advantage, rollout)
 
 
 def assign_advantages(

@@ -62,7 +62,6 @@ class RolloutSpec:
   cross_credit: str
   max_joint_actions: int
   stop_above: float | None
-  max_resamplings: int
 
   def __post_init__(self):
     errors.check_choice('rollout.mode', self.mode, [*RETURN_TYPES])
@@ -105,8 +104,6 @@ class RolloutSpec:
         'rollout.num_continuations', self.num_continuations, min_value=1)
     errors.check_number(
         'rollout.continuation_phases', self.continuation_phases, min_value=0)
-    errors.check_number(
-        'rollout.max_resamplings', self.max_resamplings, min_value=0)
 
   def select(
       self, returns: np.ndarray, team_returns: np.ndarray,
@@ -202,13 +199,6 @@ def _is_term(term: Any) -> bool:
 
 def check_terms(rollout: RolloutSpec, advantage: AdvantageSpec) -> None:
   """Raises UserError unless rollout and terms of the advantage fit."""
-  if rollout.max_resamplings and not all(
-      'env' in key for key in advantage.group_keys):
-    raise errors.UserError(
-        f'rollout.max_resamplings={rollout.max_resamplings} with '
-        f'advantage.group_key={advantage.group_key!r} and extra_terms='
-        f"{advantage.extra_terms!r}: replacing tasks needs 'env' in every key, "
-        'or it would change the advantages of other tasks.')
   if not advantage.extra_terms:
     return
   rules.check(

@@ -41,7 +41,7 @@ Deviations from the paper:
 2. The weight w.
 
 Deviations from the authors' code:
-1. The dual clip is off by default.
+1. There is no dual clip.
 2. The log-probabilities of the sampler are used, in w.
 """
 
@@ -70,7 +70,6 @@ class LossSpec:
   surrogate: str
   clip_low: float
   clip_high: float
-  dual_clip: float
   ratio_level: str
   aggregation: str
   importance_cap: float
@@ -94,19 +93,9 @@ class LossSpec:
     rules.check('loss.surrogate', self.surrogate, SURROGATES)
     object.__setattr__(
         self, 'rule', rules.find('loss.surrogate', self.surrogate, SURROGATES))
-    for name in (
-        'clip_low', 'clip_high', 'dual_clip', 'importance_cap',
-        'kl_coefficient'):
+    for name in ('clip_low', 'clip_high', 'importance_cap', 'kl_coefficient'):
       errors.check_number(f'loss.{name}', getattr(self, name), min_value=0)
     errors.check_number('loss.entropy_coefficient', self.entropy_coefficient)
-    if 0 < self.dual_clip <= 1:
-      raise errors.UserError(
-          f'loss.dual_clip={self.dual_clip} would clip tokens with a ratio '
-          'of 1; use more than 1, such as 3, or 0 for none.')
-    if self.dual_clip:
-      errors.check_choice(
-          f'loss.dual_clip={self.dual_clip} with loss.surrogate',
-          self.surrogate, ('clip',))
     if (self.kl_estimator == 'none') != (self.kl_coefficient == 0.0):
       raise errors.UserError(
           f'loss.kl_estimator={self.kl_estimator!r} and kl_coefficient='
@@ -145,11 +134,7 @@ def _clipped(ratio, spec):
 
 def _clip(ratio, logprobs, advantages, spec):
   del logprobs
-  gain = jnp.minimum(ratio * advantages, _clipped(ratio, spec) * advantages)
-  if spec.dual_clip:
-    floor = spec.dual_clip * advantages
-    gain = jnp.where(advantages < 0, jnp.maximum(gain, floor), gain)
-  return gain
+  return jnp.minimum(ratio * advantages, _clipped(ratio, spec) * advantages)
 
 
 def _unclipped(ratio, logprobs, advantages, spec):

@@ -27,17 +27,6 @@ def continuation(following: np.ndarray, discount: float) -> float:
   return discount * known.mean() if len(known) else math.nan
 
 
-def overlong_penalty(
-    length: int, max_length: int, overlong_fraction: float) -> float:
-  """The soft penalty of DAPO (arXiv 2503.14476, equation 13), from -1 to 0.
-
-  It falls linearly over the last tokens, `overlong_fraction` > 0 of
-  `max_length`.
-  """
-  buffer = overlong_fraction * max_length
-  return -max(0.0, length - (max_length - buffer)) / buffer
-
-
 def returns_to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
   """Discounted sums [U] float64 of the rewards [U] from each step on."""
   sums = np.array(rewards, np.float64)

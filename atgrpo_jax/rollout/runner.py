@@ -27,7 +27,6 @@ from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import progress
 from atgrpo_jax.io import signals
 from atgrpo_jax.learner import batching
-from atgrpo_jax.rl import returns as returns_lib
 from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -107,8 +106,6 @@ class EpisodeRunner:
   train_step: int
   executor: futures.Executor | workers_lib.Workers  # Steps environments.
   alpha: float = 1.0  # Weight of the team reward in a candidate's reward.
-  # Of `returns.overlong_penalty`, which is added to local rewards.
-  overlong_fraction: float = 0.0
   # If False, the environment reads '' instead of a completion without a stop
   # token.
   keep_truncated: bool = True
@@ -276,14 +273,6 @@ class EpisodeRunner:
     if position == positions(self.environment)[-1]:
       contract.check_ended(
           self.environment, steps, roles, task_id=task_id, turn=turn)
-    if self.overlong_fraction:
-      steps = [
-          dataclasses.replace(step, local_rewards={
-              role: step.local_rewards[role] + returns_lib.overlong_penalty(
-                  len(group.completions[i]), self.max_new_tokens,
-                  self.overlong_fraction)
-              for role, group, i in zip(roles, sampled, joint_action)})
-          for step, joint_action in zip(steps, joint_actions)]
     node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
     groups = []
     for index, (key, group) in enumerate(zip(keys, sampled)):

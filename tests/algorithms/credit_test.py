@@ -140,40 +140,6 @@ def test_groups_do_not_depend_on_other_tasks(kind):
   assert (play('ABCDEFGHIJ', train_step=6) != many) == draws
 
 
-class Letters:
-  """Tasks B, D and F have different candidates, the others equal ones."""
-
-  def __getitem__(self, prompt):
-    return '1212' if prompt[0] in 'BDF' else '1111'
-
-
-@pytest.mark.parametrize('names, spare, num, expected, calls', [
-    ('ABC', 'DEFG', 0, 'ABC', 3),
-    ('ABC', 'DEFG', 1, 'BDE', 5),  # D and E replace A and C.
-    ('ABC', 'DEFG', 2, 'BDF', 6),  # F replaces E.
-    ('ABC', 'DEFG', 9, 'BDF', 6),
-    ('BDF', 'ACEG', 9, 'BDF', 3),
-    ('AC', 'E', 9, 'EC', 3),  # The spare tasks run out.
-    ('AC', '', 9, 'AC', 2),
-])
-def test_tasks_without_advantages_are_replaced(
-    names, spare, num, expected, calls):
-  runner = scripted.make_runner(
-      {'one': Letters()}, {'a': 'one'},
-      scripted.Counting((('a',),), max_turns=1))
-  tasks, spare_tasks = (
-      [scripted.task(name, 9) for name in found] for found in (names, spare))
-  trees = credit.collect(
-      runner, tasks, specs.rollout(group_size=4, max_resamplings=num),
-      specs.advantage(), spare_tasks=spare_tasks)
-  assert ''.join(tree.task_id for tree in trees) == expected
-  assert runner.usage.model_calls == 4 * calls
-  groups = tree_lib.groups_of(trees)
-  assert [group.baseline_id for group in groups] == [*range(len(expected))]
-  assert [any(group.advantages) for group in groups] == [
-      name in 'BDF' for name in expected]
-
-
 class Noisy(scripted.Counting):
   """Pays 0 to the team and to each role, in ways that round differently."""
 

@@ -61,8 +61,7 @@ POLICIES = {
 # Later updates have ratios below 0.5 and above 1.5, so each switch matters.
 SWITCHES = (
     {}, {'ratio_level': 'sequence'}, {'clip_low': 0.0, 'clip_high': 0.0},
-    {'clip_low': 10.0, 'clip_high': 10.0},
-    {'clip_low': 0.0, 'clip_high': 0.0, 'dual_clip': 1.5})
+    {'clip_low': 10.0, 'clip_high': 10.0})
 
 
 @pytest.mark.parametrize('estimator', ESTIMATORS)

@@ -20,14 +20,14 @@ SPEC = specs.loss(clip_low=0.2, clip_high=0.3)
 # All values of all switches.
 SPECS = [
     specs.loss(
-        surrogate=surrogate, dual_clip=dual_clip, ratio_level=ratio_level,
+        surrogate=surrogate, ratio_level=ratio_level,
         aggregation=aggregation, kl_estimator=estimator, kl_coefficient=0.1,
         entropy_coefficient=0.01)
-    for surrogate, dual_clip, ratio_level, aggregation, estimator in (
-        ('clip', 3.0, 'token', 'token_mean', 'k3'),
-        ('unclipped', 0.0, 'token', 'constant', 'k3_forward'),
-        ('clip', 3.0, 'sequence', 'sequence_mean', 'k3_forward'),
-        ('cispo', 0.0, 'sequence', 'token_mean', 'k3'))]
+    for surrogate, ratio_level, aggregation, estimator in (
+        ('clip', 'token', 'token_mean', 'k3'),
+        ('unclipped', 'token', 'constant', 'k3_forward'),
+        ('clip', 'sequence', 'sequence_mean', 'k3_forward'),
+        ('cispo', 'sequence', 'token_mean', 'k3'))]
 
 
 @pytest.fixture(autouse=True)
@@ -91,16 +91,6 @@ def test_aggregations(aggregation, total, num_units):
     assert found[0] == pytest.approx(total, rel=1e-6)
     assert found[1] == pytest.approx(sums, rel=1e-5)
   assert losses.num_units(np.array([2, 3, 0]), aggregation) == num_units
-
-
-def test_dual_clip():
-  # Gains: max(-5, 3 * -1) = -3; max(-2, -3) = -2; 1.3 * 2 as before.
-  total, sums = policy_loss(
-      [[5.0], [2.0], [5.0]], [-1.0, -1.0, 2.0], np.ones((3, 1), bool),
-      dual_clip=3.0)
-  assert total == pytest.approx(3 + 2 - 2.6, rel=1e-6)
-  assert sums['clipped'] == 2
-  assert policy_loss([[5.0]], [-1.0], [[True]])[0] == pytest.approx(5)
 
 
 def test_ratio_of_a_sequence():

@@ -22,16 +22,6 @@ def test_chain_equals_generalised_advantage_estimation():
     assert found - values[step] == pytest.approx(weights @ errors[step:])
 
 
-@pytest.mark.parametrize('length, fraction, expected', [
-    # The last 20 of 100 tokens, each of which costs a twentieth.
-    (0, 0.2, 0.0), (80, 0.2, 0.0), (81, 0.2, -0.05), (90, 0.2, -0.5),
-    (100, 0.2, -1.0),
-    (0, 1.0, 0.0), (1, 1.0, -0.01), (100, 1.0, -1.0)])
-def test_overlong_penalty(length, fraction, expected):
-  found = returns.overlong_penalty(length, 100, fraction)
-  assert found == pytest.approx(expected, abs=1e-12)
-
-
 def test_rows_of_plain_grpo_pay_the_same_total_for_an_episode():
   # Two roles act in three turns, and alpha is 2. Both get the team's 2 x (.5 +
   # 1) = 3; a also gets .1 + .3 + 0 = .4, and b .2 + .1 + .2 = .5.

@@ -110,27 +110,6 @@ def test_truncated_completion_is_empty_unless_kept(
   assert (cut.outcome == env_api.Outcome.OK) == keep_truncated
 
 
-@pytest.mark.parametrize('fraction, penalty', [(0.0, 0.0), (0.5, 4 / 6)])
-def test_long_completions_cost_their_role_a_local_reward(
-    fraction, penalty, monkeypatch):
-  scripted.follow_scripts(monkeypatch)
-  # 2 and 10 of 12 tokens, with the stop token; the last 6 are penalised.
-  script = {f'A/{role} turn 0 total 0': ('1', '1 xxxxxxx') for role in 'ab'}
-  runner = dataclasses.replace(scripted.make_runner(
-      dict.fromkeys(('one', 'two'), script),
-      environment=scripted.Counting((('a', 'b'),))),
-      overlong_fraction=fraction)
-  node, = runner.play([runner.expand(
-      'A', scripted.State('A', goal=2), (0, 0), group_size=2, cross=True)])
-  assert node.joint_actions == ((0, 0), (0, 1), (1, 0), (1, 1))
-  # The team is paid 1, and each role a tenth.
-  for role, expected in (('a', [0, 0, 1, 1]), ('b', [0, 1, 0, 1])):
-    np.testing.assert_allclose(
-        node.rewards(role, 1.0), 1.1 - penalty * np.array(expected))
-  for group in node.groups:
-    np.testing.assert_allclose(group.rewards, [1.1, 1.1 - penalty])
-
-
 def test_equal_actions_are_stepped_once():
   made = []
 
