@@ -3,8 +3,8 @@
   from atgrpo_jax.huggingface import gguf
   gguf.convert('SmolLM2-135M-Instruct.Q4_1.gguf', 'runs/smollm2')
 
-Supports the architectures `llama` (such as Llama 3 and SmolLM2), `qwen2` and
-`qwen3` with byte-level BPE tokenizers. A file that cannot be converted exactly
+Supports the architectures `qwen2`, `qwen3` and `llama` (with the tokenizer of
+SmolLM2; not Llama 3). A file that cannot be converted exactly
 raises UserError. The package `gguf` parses files and dequantises weights.
 """
 
@@ -28,7 +28,6 @@ from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.model import config as config_lib
-from atgrpo_jax.model import layers
 
 # Key below the architecture -> field of config.json.
 _FIELDS = {
@@ -50,21 +49,12 @@ _REDUNDANT = {
     'rope.dimension_count': 'head_dim',
     'vocab_size': 'vocab_size',
 }
-# llama.cpp stores only the factor of each frequency. Llama 3.1, 3.2 and 3.3
-# compute it with these values.
-_LLAMA3_ROPE = {
-    'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
-    'original_max_position_embeddings': 8192}
-
-# Qwen2 splits numbers into digits, Llama 3 into groups of up to three.
-_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s|"
+_QWEN_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
     r' ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+')
 # Value of `tokenizer.ggml.pre` -> what splits text before merges apply.
 _SPLITS = {
-    'llama-bpe': pre_tokenizers.Split(
-        tokenizers.Regex(_SPLIT % '{1,3}'), 'isolated'),
-    'qwen2': pre_tokenizers.Split(tokenizers.Regex(_SPLIT % ''), 'isolated'),
+    'qwen2': pre_tokenizers.Split(tokenizers.Regex(_QWEN_SPLIT), 'isolated'),
     'smollm': pre_tokenizers.Digits(individual_digits=True),
 }
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # In `tokenizer.ggml.token_type`.
@@ -82,7 +72,7 @@ _SUPPORTED = {
     'tokenizer.ggml.pre': tuple(_SPLITS),
     'general.type': ('model',),
     'split.count': (0, 1),
-    'tokenizer.ggml.add_bos_token': (False, True),
+    'tokenizer.ggml.add_bos_token': (False,),
     'tokenizer.ggml.add_eos_token': (False,),
     'tokenizer.ggml.add_sep_token': (False,),
     'tokenizer.ggml.add_space_prefix': (False,),
@@ -137,13 +127,10 @@ def convert(
     reader = gguf.GGUFReader(file)
     metadata = {key: field.contents() for key, field in reader.fields.items()}
   sources = {tensor.name: tensor for tensor in reader.tensors}
-  factors = sources.pop('rope_freqs.weight', None)
   try:
     _check(metadata)
     bpe, special_tokens = _tokenizer(metadata)
-    config = _config(
-        metadata, tied_head='output.weight' not in sources,
-        rope_factors=None if factors is None else factors.data)
+    config = _config(metadata, tied_head='output.weight' not in sources)
     for source in sources.values():
       gguf.dequantize(source.data[:1], source.tensor_type)
   except NotImplementedError as error:
@@ -224,8 +211,7 @@ def _check(metadata: Mapping[str, Any]) -> None:
 
 
 def _config(
-    metadata: Mapping[str, Any], *, tied_head: bool,
-    rope_factors: np.ndarray | None) -> config_lib.ModelConfig:
+    metadata: Mapping[str, Any], *, tied_head: bool) -> config_lib.ModelConfig:
   architecture = metadata['general.architecture']
   fields = {
       'model_type': architecture, 'tie_word_embeddings': tied_head,
@@ -246,21 +232,7 @@ def _config(
     key = f'{architecture}.{key}'
     if key in metadata:
       errors.check_choice(key, metadata[key], [fields[field]])
-  config = config_lib.from_hf(fields)
-  if rope_factors is None:
-    return config
-  scaled = dataclasses.replace(
-      config, rope_scaling=config_lib.Llama3Rope(
-          float(rope_factors.max()), **_LLAMA3_ROPE))
-  plain, divided = (
-      layers.rotary_angles(jnp.ones(()), c) for c in (config, scaled))
-  if rope_factors.shape != plain.shape or not np.allclose(
-      rope_factors, plain / divided, rtol=1e-5):
-    raise errors.UserError(
-        f'rope_freqs.weight={errors.as_json(rope_factors.tolist())}: expected '
-        f'{plain.size} factors up to {scaled.rope_scaling.factor:.7g}, as in '
-        'Llama 3.1 to 3.3.')
-  return scaled
+  return config_lib.from_hf(fields)
 
 
 def _tokenizer(
@@ -285,8 +257,7 @@ def _tokenizer(
     raise errors.UserError(
         'tokenizer.ggml.tokens, token_type and merges do not fit each other; '
         'copy or download the file again.')
-  bpe = tokenizers.Tokenizer(tokenizers.models.BPE(
-      vocab, merges, ignore_merges=pre == 'llama-bpe'))
+  bpe = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
   if pre == 'qwen2':
     bpe.normalizer = tokenizers.normalizers.NFC()
   bpe.pre_tokenizer = pre_tokenizers.Sequence([
@@ -300,14 +271,5 @@ def _tokenizer(
   ids = {
       name: metadata.get(f'tokenizer.ggml.{key}{_TOKEN_ID}')
       for name, key in _SPECIAL.items()}
-  special = {
+  return bpe, {
       f'{name}_token': tokens[i] for name, i in ids.items() if i is not None}
-  if metadata.get('tokenizer.ggml.add_bos_token', pre == 'llama-bpe'):
-    if ids['bos'] is None:
-      raise errors.UserError(
-          f'lacks tokenizer.ggml.bos{_TOKEN_ID}, which begins every text.')
-    bos = special['bos_token']
-    bpe.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f'{bos} $A', pair=f'{bos} $A {bos} $B',
-        special_tokens=[(bos, ids['bos'])])
-  return bpe, special
