@@ -40,8 +40,7 @@ jobs. Folders are relative to the checkout.
                   'bash launch/tpu_pod.sh --name POD --zone ZONE --mode {mode}
                   --config {config} --workdir {workdir} -- {overrides}'
   --dry-run       print the commands, which name all paths, but run none; for
-                  nano with the minutes of the recorded trainings, otherwise
-                  with estimates, which take minutes to compute
+                  nano with the minutes of the recorded trainings
   --help          print this
 EOF
 }

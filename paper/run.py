@@ -16,13 +16,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-import contextlib
 import fnmatch
 import importlib
-import io
 import os
 import pathlib
-import re
 import shlex
 import signal
 import subprocess
@@ -30,15 +27,11 @@ import sys
 
 from absl import app
 from absl import flags
-import jax
 import ml_collections
 
 from atgrpo_jax import errors
-from atgrpo_jax.compile_check import report
-from atgrpo_jax.distributed import fit
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics
-from configs import pod
 from paper import experiments
 from paper import records as records_lib
 
@@ -50,7 +43,6 @@ _RESULTS = pathlib.Path(__file__).parent / 'results'
 _HARDWARE = '16 TPU v6e chips (4x4), or with 1.7b also v5e'
 _LAUNCH_LOGS = pathlib.Path('runs/paper/logs')  # If workdirs are in a bucket.
 _POLL_SECONDS = 30
-_CHIP, _NUM_CHIPS, _TOPOLOGY = fit.TPUS['v6e'], 16, 'v6e:4x4'
 
 
 def choose(
@@ -211,28 +203,6 @@ def _max_tokens(
   return int(job.budget_ratio * int(generated))
 
 
-def estimate_minutes(
-    chosen: Sequence[experiments.Job],
-    jobs: Sequence[experiments.Job]) -> dict[str, float]:
-  """Path of each chosen training -> estimated minutes of its steps.
-
-  A training with the tokens of another, in `jobs`, is given its minutes.
-  """
-  # The programs are traced for as many devices as the slice has.
-  jax.config.update('jax_platforms', 'cpu')
-  jax.config.update('jax_num_cpu_devices', _NUM_CHIPS)
-  trainings = {job.path: job for job in jobs if job.mode == 'train'}
-  minutes, by_row = {}, {}
-  for job in chosen:
-    if job.mode == 'train':
-      first = trainings[job.budget_of or job.path]
-      row = first.path.rpartition('/')[0]  # Seeds take equally long.
-      if row not in by_row:
-        by_row[row] = 60 * _estimate_hours(first)
-      minutes[job.path] = job.budget_ratio * by_row[row]
-  return minutes
-
-
 def config_of(job: experiments.Job) -> ml_collections.ConfigDict:
   """The config that the command of a training loads."""
   file, _, argument = job.config.partition(':')
@@ -241,14 +211,6 @@ def config_of(job: experiments.Job) -> ml_collections.ConfigDict:
   config = module.get_config(argument)
   config.update_from_flattened_dict(dict(job.overrides))
   return config
-
-
-def _estimate_hours(job: experiments.Job) -> float:
-  config = config_of(job)
-  size, = re.findall(r'\bsize=([^,]+)', job.config)
-  pod.put_on_slice(config, size, _TOPOLOGY)
-  with contextlib.redirect_stdout(io.StringIO()):  # It prints the mesh.
-    return report.estimate_hours(config, jax.devices(), _CHIP)
 
 
 def print_jobs(
@@ -278,11 +240,7 @@ def print_jobs(
     return
   steps = f'# The training steps of {num_known} of these {len(jobs)} jobs'
   hours = f'{total / 60:.1f} hours'
-  if scale in experiments.LOCAL:
-    print(f'{steps} took {hours} in paper/results/{scale}.')
-  else:
-    print(f'{steps} would take {hours} on {_TOPOLOGY}. This is an estimate; '
-          'nothing was measured, and docs/results.md says what it leaves out.')
+  print(f'{steps} took {hours} in paper/results/{scale}.')
 
 
 def main(argv: list[str]) -> int:
@@ -315,13 +273,12 @@ def main(argv: list[str]) -> int:
         records_lib.read(pathlib.Path(given.keep))
         if given.keep and pathlib.Path(given.keep).exists()
         else records_lib.Records())
-    all_jobs, jobs = jobs, with_needs(
+    jobs = with_needs(
         chosen, jobs, out if runs or not files.is_remote(out) else None,
         records)
     if not runs:
-      minutes = (
-          records_lib.read(_RESULTS / given.scale).minutes()
-          if is_local else estimate_minutes(jobs, all_jobs))
+      minutes = records_lib.read(
+          _RESULTS / given.scale).minutes() if is_local else {}
       print_jobs(jobs, out, given.scale, minutes, given.launch)
       return 0
     num_cores = len(os.sched_getaffinity(0))

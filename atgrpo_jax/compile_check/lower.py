@@ -140,15 +140,11 @@ def build(
   return Run(config, policy_map, policies, critics)
 
 
-def check(run: Run, *, compiles: bool = True) -> list[Pool]:
-  """Compiles every program of every pool.
-
-  With `compiles=False` the programs are only traced. They have no memory and no
-  collectives.
-  """
+def check(run: Run) -> list[Pool]:
+  """Compiles every program of every pool."""
   meshes = dict.fromkeys(policy.mesh for policy in run.policies.values())
   compiled = {}
-  return [_check_pool(run, mesh, compiled, compiles) for mesh in meshes]
+  return [_check_pool(run, mesh, compiled) for mesh in meshes]
 
 
 def largest(pools: Iterable[Pool]) -> Program:
@@ -158,7 +154,7 @@ def largest(pools: Iterable[Pool]) -> Program:
       key=lambda program: (bool(program.refusal), program.total))
 
 
-def _check_pool(run, mesh, compiled, compiles):
+def _check_pool(run, mesh, compiled):
   config = run.config
   learners = [
       learner for learner in (run.policies | run.critics).values()
@@ -186,7 +182,7 @@ def _check_pool(run, mesh, compiled, compiles):
       key = call.function, treedef, tuple(leaves)
       if key not in compiled:  # Policies of one kind share their programs.
         with jax.set_mesh(mesh):
-          compiled[key] = _cost(call, mesh.size, compiles)
+          compiled[key] = _cost(call, mesh.size)
       compiled_programs.append(dataclasses.replace(
           compiled[key], name=f'{call.name} {learner.name}',
           kept=resident - call.held))
@@ -196,14 +192,12 @@ def _check_pool(run, mesh, compiled, compiles):
       tuple(compiled_programs))
 
 
-def _cost(call, num_devices, compiles):
+def _cost(call, num_devices):
   traced = call.function.trace(*call.args, **call.kwargs)
   flops, traffic = costs.count_work(traced.jaxpr, engine.CHUNK)
   program = Program(
       num_tokens=call.num_tokens, flops=flops / num_devices,
       traffic=traffic / num_devices)
-  if not compiles:
-    return program
   try:
     compiled = traced.lower().compile()
   except jax.errors.JaxRuntimeError as error:

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
-import jax
 import ml_collections
 
 from atgrpo_jax.compile_check import lower
@@ -44,26 +43,6 @@ def compile_check(config: ml_collections.ConfigDict) -> dict[str, Any]:
   for pool in pools:
     _print_programs(pool, chip, run.config)
   return _verdict(run, pools, chip)
-
-
-def estimate_hours(
-    config: ml_collections.ConfigDict, devices: Sequence[jax.Device],
-    chip: fit.Chip) -> float:
-  """Estimates the hours of a run on chips, without their compiler.
-
-  The arithmetic is that of `compile_check`, but collectives take no time, and
-  the programs are those of `devices`: on CPUs, attention is plain.
-
-  Raises fit.DoesNotFit if no mesh fits.
-  """
-  run = lower.build(config, devices, chip)
-  return _hours(run, max(
-      step_seconds(run, pool, chip)
-      for pool in lower.check(run, compiles=False)))
-
-
-def _hours(run, seconds):
-  return run.config.train.num_steps * seconds / 3600
 
 
 def _print_programs(pool, chip, config):
@@ -110,7 +89,7 @@ def _verdict(
     print(f'FITS: {spare:.2f} of {chip.memory / _GIB:.2f} GiB are left in '
           f'{largest.name!r}.')
     seconds = max(step_seconds(run, pool, chip) for pool in pools)
-    hours = _hours(run, seconds)
+    hours = run.config.train.num_steps * seconds / 3600
     verdict |= {'step_seconds': round(seconds, 1), 'hours': round(hours, 1)}
     print(f'A step takes at least {seconds:.0f} s, and '
           f'{run.config.train.num_steps} steps {hours:.1f} hours.')

@@ -48,17 +48,6 @@ def test_seconds_follow_the_tightest_limit_and_latency():
   assert (seconds, limit) == (pytest.approx(0.060 + 0.012), 'links')
 
 
-def test_hours_are_estimated_from_traced_programs(monkeypatch):
-  config = pod.get_config('topology=v5e:4x4')
-  config.train.num_steps = 100
-  monkeypatch.setattr(
-      lower, 'build', lambda config, *_: lower.Run(config, {}, {}, {}))
-  monkeypatch.setattr(
-      lower, 'check', lambda run, compiles: [] if compiles else [1.8, 3.6])
-  monkeypatch.setattr(report, 'step_seconds', lambda run, pool, chip: pool)
-  assert report.estimate_hours(config, [], CHIP) == pytest.approx(0.1)
-
-
 def _step_seconds(num_slots, mode='tree'):
   """A step of policy 'a', which plays two roles with 2 candidates.
 

@@ -128,32 +128,6 @@ def test_dry_run_prints_recorded_minutes(tmp_path, capsys):
   assert total.startswith('#') and '2 of these 4 jobs took 0.3 hours' in total
 
 
-def test_dry_run_prints_estimated_minutes(tmp_path, capsys, monkeypatch):
-  configs = []
-
-  def estimate(config, devices, chip):
-    configs.append(config)
-    return 12.5
-
-  monkeypatch.setattr(run.report, 'estimate_hours', estimate)
-  monkeypatch.setattr(run.jax.config, 'update', lambda *_: None)
-  all_jobs = experiments.make_jobs('8b', 2)
-  jobs = run.choose(all_jobs, ['main/sudoku/mas_grpo/*', 'roles/*'])
-  minutes = run.estimate_minutes(jobs, all_jobs)
-  run.print_jobs(jobs, tmp_path, '8b', minutes)
-  printed = capsys.readouterr().out
-  # One estimate for each game, whose AT-GRPO has the same tokens.
-  assert [config.environment.module.split('.')[2] for config in configs] == [
-      'sudoku', 'plan_path']
-  for config in configs:
-    assert config.compile_check.dimensions.hidden_size == 4096
-    assert config.train.num_steps == 150
-  # Two seeds of each; half of the tokens for each role.
-  assert printed.count('  # 12.5 h') == 2
-  assert printed.count('  # 6.2 h') == 4
-  assert 'would take 50.0 hours on v6e:4x4. This is an estimate' in printed
-
-
 def test_workdirs_beyond_nano_may_be_in_a_bucket(tmp_path, capsys):
   jobs = run.choose(experiments.make_jobs('8b', 1), ['roles/*/combined/*'])
   jobs += run.choose(experiments.make_jobs('8b', 1), ['main/sudoku/*'])
