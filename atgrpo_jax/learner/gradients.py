@@ -22,6 +22,7 @@ from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.model import products
 from atgrpo_jax.rl import losses
 
 # Bounds of the chunk of tokens whose logits a device holds at a time. Between
@@ -257,7 +258,8 @@ def _values(params, inputs, lengths, config, spec):
   last = jnp.take_along_axis(
       hidden[:, 0], lengths[:, None, None] - 1, axis=1)[:, 0]
   head = params['head']
-  return last.astype(jnp.float32) @ head['kernel'] + head['bias']
+  return products.multiply(
+      'rd,d->r', last, head['kernel'], jnp.float32) + head['bias']
 
 
 def _loss(logprobs, entropy, batch, spec):

@@ -263,6 +263,6 @@ def unembed(
   if config.tied_head:
     axes, equation = (('tensor',), 'rd,vd->rv')
   rows = hidden.reshape(-1, hidden.shape[-1])
-  logits = products.einsum(
+  logits = products.multiply(
       equation, rows, mesh_lib.constrain(head, *axes), dtype)
   return logits.reshape(*hidden.shape[:-1], -1)

@@ -304,13 +304,15 @@ def _tpu_step(block, lengths, row, index, q, k, v, mixed, top, total):
 
 def _add_block(q, k, v, start, length, mixed, top, total):
   """Adds keys [H, B] and values [B, H] from position `start` to results."""
-  scores = jnp.dot(q, k, preferred_element_type=jnp.float32)
+  dot = functools.partial(
+      jnp.dot, precision=products.precision(q.dtype),
+      preferred_element_type=jnp.float32)
+  scores = dot(q, k)
   positions = start + jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
   scores = jnp.where(positions < length, scores, attention.MASKED)
   new_top = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
   shrink, weights = jnp.exp(top - new_top), jnp.exp(scores - new_top)
-  mixed = mixed * shrink + jnp.dot(
-      weights.astype(q.dtype), v, preferred_element_type=jnp.float32)
+  mixed = mixed * shrink + dot(weights.astype(q.dtype), v)
   total = total * shrink + jnp.sum(weights, axis=-1, keepdims=True)
   return mixed, new_top, total
 

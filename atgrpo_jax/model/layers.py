@@ -31,7 +31,7 @@ def multiply_few_rows(
   from exchanging the operands.
   """
   if dtype != jnp.float32:
-    return products.einsum('ri,oi->ro', x, kernel, dtype)
+    return products.multiply('ri,oi->ro', x, kernel, dtype)
   return jax.lax.optimization_barrier(jnp.matmul(kernel, x.T)).T
 
 
@@ -77,7 +77,7 @@ class Linear(nn.Module):
     rows = x.reshape(-1, x.shape[-1])
 
     def multiply(rows, kernel):
-      return products.einsum('ri,io->ro', rows, kernel, self.dtype, x.dtype)
+      return products.multiply('ri,io->ro', rows, kernel, self.dtype, x.dtype)
 
     if self.has_variable('params', TRANSPOSED):
       y = multiply_few_rows(

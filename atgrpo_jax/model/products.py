@@ -73,40 +73,55 @@ def rounded(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
   return x.astype(dtype)
 
 
+def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
+  """Keeps TPUs and GPUs from rounding float32 operands."""
+  return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+
 def einsum(
-    equation: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype,
-    result: jnp.dtype = jnp.float32) -> jax.Array:
-  """The product of x and y, rounded to `dtype`, as an array of `result`.
-
-  Each letter of `equation` stands in two of its three terms, or in all.
-  """
-  dtype = jnp.dtype(dtype)
-  if rounds(dtype):
-    return _multiply(equation, dtype, x, y)
+    equation: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype) -> jax.Array:
+  """The product of activations, cast to `dtype`, as a float32 array."""
   return jnp.einsum(
-      equation, x.astype(dtype), y.astype(dtype),
-      preferred_element_type=result)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _multiply(equation, dtype, x, y):
-  return jnp.einsum(
-      equation, rounded(x, dtype), rounded(y, dtype),
+      equation, x.astype(dtype), y.astype(dtype), precision=precision(dtype),
       preferred_element_type=jnp.float32)
 
 
-def _forward(equation, dtype, x, y):
+def multiply(
+    equation: str, x: jax.Array, kernel: jax.Array, dtype: jnp.dtype,
+    result: jnp.dtype = jnp.float32) -> jax.Array:
+  """The product of x and parameters, rounded to `dtype`, as `result`.
+
+  The devices of a mesh add their gradients of the parameters in float32. Each
+  letter of `equation` stands in two of its three terms.
+  """
+  dtype = jnp.dtype(dtype)
+  if dtype == jnp.float32:
+    return einsum(equation, x, kernel, dtype).astype(result)
+  return _multiply(equation, dtype, jnp.dtype(result), x, kernel)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _multiply(equation, dtype, result, x, y):
+  return jnp.einsum(
+      equation, rounded(x, dtype), rounded(y, dtype),
+      preferred_element_type=result)
+
+
+def _forward(equation, dtype, result, x, y):
   # Empty arrays carry the dtypes of the gradients.
   empty = jnp.empty(0, x.dtype), jnp.empty(0, y.dtype)
   x, y = rounded(x, dtype), rounded(y, dtype)
-  return _multiply(equation, dtype, x, y), (x, y, *empty)
+  return _multiply(equation, dtype, result, x, y), (x, y, *empty)
 
 
-def _backward(equation, dtype, residuals, cotangent):
+def _backward(equation, dtype, result, residuals, cotangent):
   x, y, x_empty, y_empty = residuals
   of_x, of_y, of_result = re.split(',|->', equation)
-  x_grad = _multiply(f'{of_result},{of_y}->{of_x}', dtype, cotangent, y)
-  y_grad = _multiply(f'{of_x},{of_result}->{of_y}', dtype, x, cotangent)
+  x_grad = _multiply(
+      f'{of_result},{of_y}->{of_x}', dtype, result, cotangent, y)
+  y_grad = _multiply(
+      f'{of_x},{of_result}->{of_y}', dtype, jnp.dtype(jnp.float32), x,
+      cotangent)
   return x_grad.astype(x_empty.dtype), y_grad.astype(y_empty.dtype)
 
 

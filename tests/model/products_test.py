@@ -30,7 +30,7 @@ def test_operands_and_cotangents_are_rounded(equation, shapes):
   exact, pullback = jax.vjp(
       lambda x, y: jnp.einsum(equation, x, y), rounded(x), rounded(y))
   found, found_pullback = jax.vjp(
-      lambda x, y: products.einsum(equation, x, y, BFLOAT16), x, y)
+      lambda x, y: products.multiply(equation, x, y, BFLOAT16), x, y)
   cotangent = _normal(7, *exact.shape)
   for a, b in zip(
       (found, *found_pullback(cotangent)),
@@ -38,6 +38,19 @@ def test_operands_and_cotangents_are_rounded(equation, shapes):
     assert a.dtype == jnp.float32
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
   assert np.any(exact != jnp.einsum(equation, x, y))
+
+
+def test_gradients_of_parameters_are_summed_in_float32():
+  """Also where activations have the dtype of the products, as on TPUs."""
+  x, y = (_normal(i, 5, 5).astype(BFLOAT16) for i in range(2))
+  text = jax.jit(jax.grad(
+      lambda x, y: products.multiply(
+          'ri,io->ro', x, y, BFLOAT16, BFLOAT16).astype(jnp.float32).sum(),
+      argnums=(0, 1))).lower(x, y).as_text()
+  results = [
+      line.rpartition('-> ')[2] for line in text.splitlines()
+      if 'stablehlo.dot_general' in line]
+  assert [*map(str.strip, results)] == ['tensor<5x5xbf16>', 'tensor<5x5xf32>']
 
 
 def test_only_attention_and_norms_multiply_in_float32():
