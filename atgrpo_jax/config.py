@@ -103,6 +103,20 @@ class Experiment:
         frozen[name] = loaded[key]
     return frozen
 
+  @functools.cached_property
+  def references(self) -> dict[str, model.Params]:
+    """Trained policy -> its initial model, which is under an adapter.
+
+    Empty unless a KL penalty or the diagnosis reads it.
+    """
+    if (self.config.loss.kl_estimator == 'none'
+        and not self.config.train.diagnose_every):
+      return {}
+    return {
+        name: self.frozen_params.get(name)
+        or policy.load_params(policy.learner.dtype)
+        for name, policy in self.policies.items() if policy.trained != 'none'}
+
   def initial_states(self) -> States:
     """Returns every trained policy and critic before its first update."""
     return {
@@ -125,7 +139,10 @@ class Experiment:
     """Returns what a checkpoint must match: config, models and code."""
     return {
         'config_hash': workdir_lib.config_hash(self.config.to_dict()),
-        'frozen': self._frozen_digests, 'code': self.code_digests}
+        'frozen': self._frozen_digests, 'code': self.code_digests,
+        'files': {
+            name: hub.digest(policy.folder)
+            for name, policy in self.policies.items()}}
 
   @functools.cached_property
   def code_digests(self) -> dict[str, str]:
@@ -142,13 +159,12 @@ class Experiment:
 
   @functools.cached_property
   def _frozen_digests(self) -> dict[str, str]:
-    """Policy -> digest of its frozen model."""
-    params = {id(frozen): frozen for frozen in self.frozen_params.values()}
+    """Policy -> digest of its frozen model or reference."""
+    models = self.references | self.frozen_params
+    params = {id(frozen): frozen for frozen in models.values()}
     digests = {
         key: checkpoints_lib.digest(frozen) for key, frozen in params.items()}
-    return {
-        name: digests[id(frozen)]
-        for name, frozen in self.frozen_params.items()}
+    return {name: digests[id(frozen)] for name, frozen in models.items()}
 
   def restore(
       self, checkpoints: checkpoints_lib.Checkpoints, workdir: pathlib.Path,
@@ -158,22 +174,24 @@ class Experiment:
     Without a checkpoint these are the initial states and an empty dict.
     """
     # Files may change later, so their digests are taken now.
-    digests, code_digests = self._frozen_digests, self.code_digests
+    identity = self.identity()
     restored = checkpoints.restore(self.state_template(), step=step)
     if restored is None:
       return self.initial_states(), {}
     prefix = f'The checkpoint of step {restored.step} in {workdir}'
-    if restored.meta['config_hash'] != self.identity()['config_hash']:
+    if restored.meta['config_hash'] != identity['config_hash']:
       raise errors.UserError(
           f'{prefix} was saved with a config other than config.json; choose '
           'another --workdir.')
-    for name, digest in restored.meta['frozen'].items():
-      if digest != digests[name]:
-        raise errors.UserError(
-            f'{prefix} used another frozen model for policy {name!r}: the '
-            f'weights in {self.policies[name].folder} have changed. '
-            'Restore them, or choose another --workdir.')
-    for name, digest in code_digests.items():
+    for key, files in (
+        ('frozen', 'weights'), ('files', 'tokenizer, template or config')):
+      for name, digest in identity[key].items():
+        if digest != restored.meta[key][name]:
+          raise errors.UserError(
+              f'{prefix} used another model for policy {name!r}: {files} in '
+              f'{self.policies[name].folder} have changed. Restore them, or '
+              'choose another --workdir.')
+    for name, digest in identity['code'].items():
       if digest != restored.meta['code'][name]:
         raise errors.UserError(
             f'{prefix} used another {name!r}: the file of the module has '

@@ -19,7 +19,6 @@ import jax
 import numpy as np
 
 from atgrpo_jax import config as config_lib
-from atgrpo_jax import train as train_lib
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import checkpoints
@@ -51,11 +50,10 @@ def examine(
         f'{" or ".join(map(str, policy.tokenizer.stop_ids))}'))
   states = experiment.initial_states()
   _check_decode(experiment, config_lib.params_of(states))
-  references = train_lib.load_references(experiment)
   for name, policy in experiment.policies.items():
     if policy.trained != 'none':
       _report('gradient', _check_gradient(
-          experiment, states, policy, references.get(name)))
+          experiment, states, policy, experiment.references.get(name)))
 
 
 def _report(check: str, result: str) -> None:

@@ -122,14 +122,13 @@ def _states(
   checkpoints.close()
   start = f'the checkpoint of step {saved}' if saved else 'the start'
   print(f'from {start} to step {step}')
-  references = train_lib.load_references(experiment)
   clock = metrics_lib.StepClock()
   for past_step in range(saved, step):
     trees, _ = train_lib.rollout(
         experiment, states, train_lib.draw_tasks(tasks, past_step, experiment),
         step=past_step, clock=clock)
     train_lib.update(
-        experiment, states, trees, step=past_step, references=references,
+        experiment, states, trees, step=past_step,
         clock=clock)
     print(f'repeated step {past_step}')
   return states

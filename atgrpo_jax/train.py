@@ -21,7 +21,6 @@ import numpy as np
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
-from atgrpo_jax import model
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
@@ -129,7 +128,6 @@ def _train(
         before, test_tasks, experiment.evaluation_sampling)
   workdir_lib.write_config(
       workdir, config.to_dict(), experiment.code_digests)
-  references = load_references(experiment)
   checkpoints_lib.check_space(workdir, experiment.state_template())
   writer = metrics_lib.MetricsWriter(
       workdir, offset=meta.get('metrics_offset', 0 if is_resumed else None),
@@ -175,8 +173,7 @@ def _train(
               with_tokens=True)
       # Gradient and update.
       values |= update(
-          experiment, states, trees, step=step, references=references,
-          clock=clock)
+          experiment, states, trees, step=step, clock=clock)
 
     # Validation.
     if loop.step % config.evaluation.validate_every == 0:
@@ -244,24 +241,6 @@ def draw_tasks(
   return [tasks[i] for i in order[index * num_tasks:(index + 1) * num_tasks]]
 
 
-def load_references(
-    experiment: config_lib.Experiment) -> dict[str, model.Params]:
-  """Loads the initial model of each trained policy.
-
-  For an adapter this is the model under it. Empty unless a KL penalty or the
-  diagnosis reads it.
-  """
-  config = experiment.config
-  if config.loss.kl_estimator == 'none' and not config.train.diagnose_every:
-    return {}
-  return {
-      name: (
-          experiment.frozen_params.get(name)
-          or policy.load_params(policy.learner.dtype))
-      for name, policy in experiment.policies.items()
-      if policy.trained != 'none'}
-
-
 def rollout(
     experiment: config_lib.Experiment, states: config_lib.States,
     tasks: Sequence[env_api.Task], *, step: int, clock: metrics_lib.StepClock,
@@ -287,7 +266,6 @@ def rollout(
 def update(
     experiment: config_lib.Experiment, states: config_lib.States,
     trees: Sequence[tree_lib.Tree], *, step: int,
-    references: Mapping[str, model.Params],
     clock: metrics_lib.StepClock) -> dict[str, float]:
   """Updates every trained policy and critic on the trees of a step.
 
@@ -305,7 +283,7 @@ def update(
       for name, policy_groups in groups.items():
         values |= update_lib.diagnose(
             experiment.policies[name], states[name].params, policy_groups,
-            buckets=experiment.buckets, reference=references[name],
+            buckets=experiment.buckets, reference=experiment.references[name],
             frozen_params=experiment.frozen_params.get(name))
   with clock.part('update'):
     hosts.release_memory()
@@ -317,7 +295,7 @@ def update(
           experiment.policies[name], states[name], policy_groups,
           num_updates=train_config.updates_per_rollout,
           order=train_config.update_order,
-          buckets=experiment.buckets, reference=references.get(name),
+          buckets=experiment.buckets, reference=experiment.references.get(name),
           frozen_params=experiment.frozen_params.get(name))
     examples = tree_lib.value_examples_of(trees)
     for name, critic in experiment.critics.items():

@@ -299,7 +299,7 @@ def _step(sandbox: str) -> dict[str, float]:
           experiment, states, train_lib.draw_tasks(tasks, step, experiment),
           step=step, clock=clock)
       train_lib.update(
-          experiment, states, trees, step=step, references={}, clock=clock)
+          experiment, states, trees, step=step, clock=clock)
     times = clock.lap()
   # A prompt counts for each candidate.
   num_tokens = (

@@ -16,7 +16,7 @@ import jax
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import decoder
 
-HEAD = 'lm_head.weight'
+HEAD, EMBEDDING = 'lm_head.weight', 'model.embed_tokens.weight'
 
 # Tensor of a layer -> (path of the leaf below `layers`, transposed). Only some
 # families have biases, or norms of q and k.
@@ -53,7 +53,7 @@ def leaves(config: config_lib.ModelConfig) -> list[Leaf]:
   params = _param_shapes(config)
   head = [] if config.tied_head else [Leaf('head', (HEAD,), transposed=True)]
   return [
-      Leaf('embedding', ('model.embed_tokens.weight',)),
+      Leaf('embedding', (EMBEDDING,)),
       Leaf('norm.scale', ('model.norm.weight',)),
       *head,
       *(Leaf(f'layers.{path}', tuple(

@@ -97,6 +97,15 @@ def _copy(folder: pathlib.Path) -> pathlib.Path:
   return copy
 
 
+def digest(folder: pathlib.Path) -> str:
+  """Digest of all files of a model but the weights and their index."""
+  paths = {
+      path for pattern in _DOWNLOADED for path in folder.glob(pattern)
+      if '.safetensors' not in path.name}
+  contents = [(path.name, path.read_bytes()) for path in sorted(paths)]
+  return hashlib.sha256(repr(contents).encode()).hexdigest()[:16]
+
+
 def base_name(folder: pathlib.Path) -> str:
   """The name of a downloaded model, or the absolute path of its folder."""
   folder = folder.resolve()  # A link may lead into the cache.

@@ -36,6 +36,7 @@ _WEIGHTS = 'model.safetensors'
 _INDEX = 'model.safetensors.index.json'
 _TYPES = ('F32', 'F16', 'BF16')
 _MAX_FILE_BYTES = 2 * 10**9
+_ROWS = 8192  # Rows of an embedding that are compared at a time.
 
 # Tensor name -> a lazy tensor, which reads only the elements of a slice. It has
 # `get_shape` and `get_dtype`.
@@ -62,9 +63,14 @@ def load_params(
   tensors = {}
   for path in _weight_files(folder):
     tensors |= open_tensors(path)
-  if config.tied_head:  # Qwen3-0.6B and 1.7B are tied but store the head.
-    tensors.pop(families.HEAD, None)
+  # Qwen3-0.6B and 1.7B are tied but store the head.
+  head = tensors.pop(families.HEAD, None) if config.tied_head else None
   compare(folder, tensors, families.tensor_shapes(config))
+  if head is not None and not _are_equal(head, tensors[families.EMBEDDING]):
+    raise errors.UserError(
+        f'{folder}: {families.HEAD} differs from {families.EMBEDDING}, but '
+        'config.json has tie_word_embeddings=true; set it to false to use '
+        'both.')
   if shardings is None:
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shardings = jax.tree.map(lambda _: device, decoder.param_shapes(config))
@@ -73,6 +79,15 @@ def load_params(
       leaf.path: _load_leaf(
           folder, leaf, tensors, dtype, shardings[leaf.path])
       for leaf in families.leaves(config)}, sep='.')
+
+
+def _are_equal(first: Any, second: Any) -> bool:
+  """Compares two lazy matrices, a part at a time."""
+  num_rows = second.get_shape()[0]
+  ends = [min(i + _ROWS, num_rows) for i in range(0, num_rows, _ROWS)]
+  return first.get_shape() == second.get_shape() and all(
+      np.array_equal(first[i:end], second[i:end])
+      for i, end in zip([0, *ends], ends))
 
 
 def save(

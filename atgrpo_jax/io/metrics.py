@@ -15,7 +15,6 @@ import collections
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import contextlib
 import datetime
-import hashlib
 import importlib
 import json
 import math
@@ -24,6 +23,7 @@ import pathlib
 import resource
 import time
 from typing import Any
+import uuid
 
 import jax
 from tensorboardX import event_file_writer
@@ -169,6 +169,9 @@ class TensorBoard:
     self._events.flush()
 
 
+_RUN_ID = 'wandb_run_id'  # File in the workdir.
+
+
 class WandB:
   """A run of Weights & Biases; a resumed workdir resumes it."""
 
@@ -184,10 +187,13 @@ class WandB:
     del first_step  # wandb keeps the first value of a repeated step.
     is_remote = files.is_remote(workdir)
     folder = workdir if is_remote else workdir.resolve()
+    path = folder / _RUN_ID
+    if not path.exists():  # A new run, also in a folder that was deleted.
+      files.write_whole(path, uuid.uuid4().hex)
     self._run = wandb.init(
-        id=hashlib.sha256(str(folder).encode()).hexdigest()[:16],
-        name=folder.name, dir=None if is_remote else str(folder),
-        config=dict(config), resume='allow')
+        id=path.read_text(), name=folder.name,
+        dir=None if is_remote else str(folder), config=dict(config),
+        resume='allow')
 
   def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
     self._run.log(dict(values), step=step)

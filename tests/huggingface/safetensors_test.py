@@ -77,6 +77,9 @@ def test_redundant_heads_and_unlisted_files_are_ignored(tmp_path):
   jax.tree.map(
       np.testing.assert_array_equal, _load(folder)[0],
       _load(GOLDENS / 'qwen3_tied')[0])
+  _edit(folder, lambda tensors: tensors['lm_head.weight'].__iadd__(1))
+  with pytest.raises(errors.UserError, match='lm_head.weight differs from'):
+    _load(folder)
   folder = shutil.copytree(GOLDENS / 'qwen3_sharded', tmp_path / 'sharded')
   (folder / 'adapter.safetensors').write_bytes(b'not listed in the index')
   _load(folder)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import struct
 import sys
 import time
@@ -149,6 +150,9 @@ def test_wandb_resumes_the_run_of_a_workdir(tmp_path, monkeypatch):
   assert first.kwargs['resume'] == 'allow'
   assert first.kwargs['config'] == {'c': 3}
   assert first.kwargs['id'] != other.kwargs['id']
+  shutil.rmtree(tmp_path / 'a')
+  metrics.MetricsWriter(tmp_path / 'a', writers=('wandb',), config={})
+  assert runs[-1].kwargs['id'] != first.kwargs['id']
 
 
 # Progress and timers.

@@ -106,3 +106,30 @@ def test_frozen_policy_acts_but_is_not_saved(echo_folder, tmp_path):
   with pytest.raises(
       errors.UserError, match=f"'first'.*{folder}.*have changed"):
     train.train(again, workdir)
+
+
+@pytest.mark.parametrize('name, words', [
+    ('model.safetensors', 'weights'), ('chat_template.jinja', 'template'),
+    ('tokenizer_config.json', 'tokenizer')])
+def test_a_run_resumes_only_with_the_files_that_it_read(
+    name, words, echo_folder, tmp_path):
+  """The weights are the reference of the KL penalty."""
+  folder = shutil.copytree(echo_folder, tmp_path / 'model')
+  changes = {
+      'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.1,
+      'train.num_steps': 1, 'train.checkpoint_every': 1,
+      'evaluation.validate_every': 1}
+  assert train.train(echo.experiment(folder, **changes), tmp_path / 'run')
+  (folder / 'README.md').write_text('Not read.')
+  changes['train.num_steps'] = 2
+  assert train.train(echo.experiment(folder, **changes), tmp_path / 'run')
+  path = folder / name
+  content = bytearray(path.read_bytes())
+  if name == 'model.safetensors':
+    content[-2] ^= 1
+  else:  # Without an effect on the run.
+    content += b'\n'
+  path.write_bytes(content)
+  changes['train.num_steps'] = 3
+  with pytest.raises(errors.UserError, match=f'{words}.*{folder} have changed'):
+    train.train(echo.experiment(folder, **changes), tmp_path / 'run')
