@@ -77,7 +77,8 @@ def same_value(value: Any, expected: Any) -> bool:
   """Compares a returned value with the expected one."""
   try:
     return bool(_plain(value) == _plain(expected))
-  except (ArithmeticError, ValueError):  # A signalling NaN, or arrays.
+  except (ArithmeticError, TypeError, ValueError):
+    # A signalling NaN, an array, or a view of values without a hash.
     return False
 
 
@@ -89,6 +90,9 @@ def _plain(value: Any) -> Any:
     return {_key(key): _plain(item) for key, item in value.items()}
   if isinstance(value, (set, frozenset)):
     return frozenset(map(_key, value))
+  # A comparison with a list would take the product of both sizes.
+  if type(value).__name__ == 'ndarray' and value.size != 1:
+    raise ValueError('an array equals no value')
   return _key(value)
 
 

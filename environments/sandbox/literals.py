@@ -123,7 +123,8 @@ _SIMPLER = {
 # Name in a text -> function from the list of decoded values.
 _FROM_VALUES = {
     'tuple': tuple, 'set': set, 'frozenset': frozenset,
-    'deque': lambda values: collections.deque(*values), 'dict': dict,
+    'deque': lambda values: collections.deque(
+        _checked(values[0], list), *values[1:]), 'dict': dict,
     'Counter': lambda pairs: collections.Counter(dict(pairs)),
     'OrderedDict': collections.OrderedDict,
     'keys': lambda keys: dict.fromkeys(keys).keys(),
@@ -365,7 +366,11 @@ def _decimal(content: Any) -> Any:
   import decimal
   if len(_checked(content, str)) > _MAX_DECIMAL:
     raise ValueError(f'it has a Decimal of more than {_MAX_DECIMAL} digits')
-  return decimal.Decimal(content)
+  value = decimal.Decimal(content)
+  # Conversions and comparisons write the exponent out.
+  if value.is_finite() and abs(value.adjusted()) > _MAX_DECIMAL:
+    raise ValueError(f'it has a Decimal of more than {_MAX_DECIMAL} digits')
+  return value
 
 
 def _opaque(content: Any) -> Opaque:

@@ -1,45 +1,82 @@
 """Finds functions in replies as text and analyses them as syntax trees.
 
-A function may be surrounded by fences and prose. It begins at a line
-`def NAME(` and continues while lines are empty, indented deeper than that line,
-or among the first 100 others inside its brackets or a triple-quoted string.
+A function may be surrounded by fences and prose. Python's tokenizer finds its
+end. A function that it cannot read ends before the first line that is not
+indented.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
-import textwrap
+import tokenize
 import warnings
 
 from environments import text as text_lib
 
 AUX = 'aux'
 _CALL = re.compile(rf'{AUX}\s*\(')
-_MAX_OPEN = 100  # Lines of a function that are not indented; each is parsed.
+_MAX_DEFINITIONS = 20  # Each is read.
 _FENCE = re.compile(r'^[ \t]*```.*$', re.MULTILINE)
 _IMPORT = re.compile(
     r'(from\s+[\w.]+\s+import\s+\S.*|import\s+[\w.,\s]+)', re.ASCII)
 
 
 def find_function(reply: str, name: str) -> str:
-  """Returns the source of a function in a reply, dedented, or ''."""
+  """Returns the source of a function in a reply, dedented, or ''.
+
+  It is the last definition that is valid Python, or else the last one.
+  """
   text = _FENCE.sub('', text_lib.reply(reply)).replace('\r\n', '\n')
-  found = re.search(
-      rf'^([ \t]*)def[ \t]+{re.escape(name)}[ \t]*\(', text, re.MULTILINE)
-  if found is None:
-    return ''
-  indent = found[1]
-  lines = text[found.start():].split('\n')
-  size = 1
-  num_open = 0
-  while size < len(lines):
-    if lines[size].strip() and not re.match(rf'{indent}[ \t]', lines[size]):
-      num_open += 1
-      if num_open > _MAX_OPEN or not _is_open('\n'.join(lines[:size])):
-        break
+  lines = text.split('\n')
+  define = re.compile(
+      rf'([ \t]*)(?:async[ \t]+)?def[ \t]+{re.escape(name)}[ \t]*\(')
+  found, end = [], 0
+  starts = [i for i, line in enumerate(lines) if define.match(line)]
+  for start in starts[-_MAX_DEFINITIONS:]:
+    if start < end:  # Inside of the one before, perhaps in a text.
+      continue
+    indent = define.match(lines[start])[1]
+    first = start
+    while first > end and lines[first - 1].startswith(f'{indent}@'):
+      first -= 1
+    rest = [line.removeprefix(indent) for line in lines[first:]]
+    size = _size(rest, start - first)
+    end = first + size
+    found.append('\n'.join(rest[:size]).strip())
+  valid = [function for function in found if not syntax_error(function)]
+  return (valid or found or [''])[-1]
+
+
+def _size(lines: list[str], definition: int) -> int:
+  """Number of the first lines that belong to a function.
+
+  `definition` is the index of the line with its name, after the decorators.
+  """
+  size = depth = 0
+  is_complete = False  # Whether the line with the name and its colon has ended.
+  try:
+    for token in tokenize.generate_tokens(
+        io.StringIO('\n'.join(lines)).readline):
+      if token.type in (tokenize.COMMENT, tokenize.NL):
+        continue
+      depth += (token.type == tokenize.INDENT) - (
+          token.type == tokenize.DEDENT)
+      if is_complete and not depth:
+        return size
+      if token.type == tokenize.NEWLINE:
+        is_complete |= token.start[0] > definition
+      elif token.type not in (tokenize.INDENT, tokenize.DEDENT):
+        size = token.end[0]
+  except IndentationError:
+    return size
+  except (tokenize.TokenError, SyntaxError, ValueError):
+    pass  # A bracket or a text is not closed.
+  size = definition + 1
+  while size < len(lines) and not lines[size][:1].strip():
     size += 1
-  return textwrap.dedent('\n'.join(lines[:size])).strip()
+  return size
 
 
 def find_imports(prompt: str) -> str:
@@ -157,13 +194,3 @@ def _is_call_of_aux(node: ast.AST) -> bool:
       isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
       and node.func.id == AUX)
 
-
-def _is_open(text: str) -> bool:
-  """True if a text ends inside brackets or a triple-quoted string."""
-  try:
-    ast.parse(textwrap.dedent(text))
-  except SyntaxError as error:
-    return 'was never closed' in error.msg or 'unterminated triple' in error.msg
-  except (ValueError, RecursionError, MemoryError):
-    pass
-  return False

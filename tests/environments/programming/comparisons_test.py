@@ -1,5 +1,8 @@
 """Pairs of an output and an expected output, worked out by hand."""
 
+import tracemalloc
+
+import numpy as np
 import pytest
 
 from environments.programming import comparisons
@@ -82,3 +85,25 @@ def test_outputs_are_compared_as_by_each_benchmark(pair, number, name):
 ])
 def test_values_are_compared_without_types_of_sequences(value, expected, same):
   assert comparisons.same_value(value, expected) is same
+
+
+@pytest.mark.parametrize('make', [
+    lambda n: np.arange(n).reshape(-1, 1),
+    lambda n: [np.arange(n).reshape(-1, 1)],
+    lambda n: {0: np.arange(n).reshape(n, 1, 1)},
+    lambda n: {'a': [1]}.items(), lambda n: np.zeros((0, n))])
+def test_a_comparison_takes_little_memory(make):
+  num = 100_000
+  value, expected = make(num), list(range(num))
+  tracemalloc.start()
+  for answer in expected, {0: expected}, {('a', 1)}:
+    assert not comparisons.same_value(value, answer)
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert peak < 50 << 20
+
+
+def test_an_array_of_one_element_equals_it():
+  for answer in 5, [5]:
+    assert comparisons.same_value(np.array([5]), answer)
+  assert not comparisons.same_value(np.array([5]), [5, 5])
