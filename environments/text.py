@@ -16,8 +16,8 @@ Four grammars, parsed by `json` and plain string search, never `eval`:
 The reply is the text after the last `</think>`, or the whole text without that
 tag. An unclosed `<think>` leaves no reply. Thinking does not nest, and tags are
 found everywhere, even in a string literal of a program: `</think>` there cuts
-the program in two. If the prompt opens the thinking and the text does not close
-it, the text has no tag and is the reply.
+the program in two. If the prompt opens the thinking, the text begins with
+`<think>`, too.
 
 Lines end with LF or CRLF, and blanks after a fence are allowed. Parsers return
 None for a text that does not follow the grammar.

@@ -32,7 +32,7 @@ _MARK = '\ue000'
 # which would change every day. The date is the default of Llama 3's template.
 _FIXED_DATE = (
     "{% macro strftime_now(format) %}26 Jul 2024{% endmacro %}{{ '' }}")
-_END_OF_THOUGHTS = '</think>'
+_START_OF_THOUGHTS, _END_OF_THOUGHTS = '<think>', '</think>'
 _CACHED_PROMPTS = 4096
 _ADVICE = 'use the template of an instruct model of the same family'
 
@@ -69,6 +69,10 @@ class Tokenizer:
         {'role': 'assistant', 'content': _MARK}],
         for_completion=False).partition(_MARK)
     self._check_generation_prompt(start)
+    # What a prompt ends with if it opens a thought; else ''.
+    prompt = self._render([{'role': 'user', 'content': ''}])
+    self.opening = _START_OF_THOUGHTS * prompt.rstrip().endswith(
+        _START_OF_THOUGHTS)
     self.stop_ids = self._find_stop_ids(end)
     # Matches the first character of a control token. All added tokens count,
     # because Qwen3 marks most of its control tokens as not special.
@@ -86,9 +90,9 @@ class Tokenizer:
 
     Messages may have `tool_calls`, and may offer `tools`, both in the form of
     transformers. Drops the thoughts of assistant messages, up to the last
-    `</think>`, as Qwen3's template does before the last user message. Dates are
-    fixed. If the template has no system role, a system message is put before
-    the user's first.
+    `</think>`, as Qwen3's template does before the last user message, and all
+    of a message whose thought was cut off. Dates are fixed. If the template has
+    no system role, a system message is put before the user's first.
 
     Only the chat template writes control tokens. A message that spells one,
     such as a program that prints `<|im_end|>` or `</think>`, must not end its
@@ -261,10 +265,12 @@ def _with_marks(
 
 def _without_thoughts(message: dict[str, Any]) -> str:
   """The content of a message, without thoughts if it is an assistant's."""
-  content = message['content']
-  if message['role'] != 'assistant' or _END_OF_THOUGHTS not in content:
-    return content
-  return content.rpartition(_END_OF_THOUGHTS)[2].lstrip('\n')
+  if message['role'] != 'assistant':
+    return message['content']
+  _, end, reply = message['content'].rpartition(_END_OF_THOUGHTS)
+  if _START_OF_THOUGHTS in reply:  # A thought that was cut off.
+    return ''
+  return reply.lstrip('\n') if end else reply
 
 
 class _UnreadableAsUserError:

@@ -297,11 +297,14 @@ class EpisodeRunner:
     return self.policies[self.policy_map[role]]
 
   def text_of(self, role: str, completion: np.ndarray) -> str:
-    """The text of a role's completion [T] int32 for the environment."""
+    """The text of a role's completion [T] int32 for the environment.
+
+    It begins with `<think>` if the prompt ends with that.
+    """
     tokenizer = self.policy_of(role).tokenizer
     if not self.keep_truncated and completion[-1] not in tokenizer.stop_ids:
       return ''
-    return tokenizer.decode(completion)
+    return tokenizer.opening + tokenizer.decode(completion)
 
   def _collect_samples(self) -> None:
     """Waits for the chunks that the devices are computing."""

@@ -104,6 +104,7 @@ def test_messages_cannot_spell_control_tokens(copy):
       shown = content
       if role == 'assistant':
         shown = content.rpartition('</think>')[2].lstrip('\n')
+        shown = '' if '<think>' in shown else shown
       assert tokenizer.decode(ids).replace('\u200b', '') == (
           f'<|im_start|>{role}\n{shown}<|im_end|>\n'
           f'<|im_start|>user\n{content}<|im_end|>\n'
@@ -283,8 +284,18 @@ def test_thoughts_of_assistant_messages_are_dropped(tokenizer):
       'yes', '<think>\nhm\n</think>\n\nyes', 'hm</think>yes',
       '<think></think>yes', '<think>a</think>no<think>b</think>\nyes'):
     assert shown(content) == 'yes'
-  assert shown('<think>hm</think>') == ''
-  assert shown('<think>hm') == '<\u200bthink>hm'  # As Qwen3 shows it.
+  for content in (
+      '<think>hm</think>', '<think>hm', 'no<think>hm',
+      '<think>a</think>no<think>b'):
+    assert shown(content) == ''
+
+
+def test_a_prompt_may_open_a_thought(tokenizer, copy):
+  assert not tokenizer.opening  # It closes an empty one.
+  path = copy / 'chat_template.jinja'
+  path.write_text(path.read_text().replace(
+      '<think>\\n\\n</think>\\n\\n', '<think>\\n'))
+  assert tokenizer_lib.Tokenizer(copy).opening == '<think>'
 
 
 def test_half_of_a_surrogate_pair_is_replaced(tokenizer):

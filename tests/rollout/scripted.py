@@ -52,7 +52,7 @@ DICE = dict.fromkeys(ROLES.values(), Dice())
 class Bytes:
   """A tokenizer whose ids are bytes; the last message is the prompt."""
 
-  stop_ids = (STOP,)
+  stop_ids, opening = (STOP,), ''
 
   def encode_prompt(self, messages):
     text = messages[-1]['content'].encode()
