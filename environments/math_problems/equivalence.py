@@ -24,7 +24,8 @@ from environments.math_problems import notation
 
 # A text, a word or a command, which are longer than one letter; or a variable.
 _LETTER = re.compile(
-    r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}|\\[A-Za-z]+|[A-Za-z]')
+    r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}|\\[A-Za-z]+'
+    r'|[A-DF-Za-df-z]|(?<!\d)[Ee]|[Ee](?![-+]?\d)')  # 1e5 has no letter.
 _FREE_LETTERS = 'qkhwvuzjpgtsrlcbanmxy'  # None is a constant such as e or i.
 _MEMBER = r'\\in(?![a-z])'
 _EQUALS = rf'(?<![<>!\\]):?=|{_MEMBER}'
@@ -58,14 +59,14 @@ def equivalent(answer: str, gold: str) -> bool:
 
 
 def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
-  """Renames capitals that occur beside their small letters.
+  """Renames capitals that math-verify would take for their small letters.
 
-  math-verify reads `R` and `r` as the same variable.
+  It reads `R` and `r` as the same variable, and `E` and `I` as constants.
   """
   letters = [_letters(text) for text in (answer, gold)]
   capitals = sorted({
       x for text_letters in letters for x in text_letters
-      if x.isupper() and x.lower() in text_letters})
+      if x.isupper() and (x in 'EI' or x.lower() in text_letters)})
   used = {x.lower() for text_letters in letters for x in text_letters}
   names = dict(zip(capitals, (x for x in _FREE_LETTERS if x not in used)))
   return tuple(
@@ -218,7 +219,7 @@ def _letters(text: str) -> set[str]:
 
 def _same_form(answer: str, gold: str) -> bool:
   """Compares two tuples, intervals, sets, ratios or formulas."""
-  if any(re.fullmatch('[A-Z]{3,}', x) for x in (answer, gold)):
+  if any(re.fullmatch('[A-Z]{2,}', x) for x in (answer, gold)):
     return False  # An order of letters; formulas would commute.
   ratio, gold_ratio = (notation.split(x, ':') for x in (answer, gold))
   if max(len(ratio), len(gold_ratio)) > 2:

@@ -10,6 +10,7 @@ others as `notation.tolerance` says.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import itertools
 import logging
 import re
 from typing import Any
@@ -36,6 +37,13 @@ _MALFORMED = re.compile(
     r'(?<![\w^.])\d[\d.]*(?:\s+\.?\d|\s*_)|(?<![\w.])0\d'
     r'|(?<![\w.])0[.0]*\s*(?:\\text|[a-z]{3})'
     r'|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d')
+# Of `_agree_where_real`: letters, points and operations.
+_MAX_SIGNS = 4
+_SIZES = (
+    sympy.Rational(1, 7), sympy.Rational(9, 7), sympy.Rational(10**9, 7))
+_SMOOTH = (
+    sympy.Add, sympy.Mul, sympy.Pow, sympy.log, sympy.exp, sympy.Symbol,
+    sympy.Number, sympy.NumberSymbol)
 _RELATIONS = sympy.Rel, sympy.And, sympy.Or
 _INEQUALITY = re.compile(r'[<>]|\\(?:[lg]e|[lg]eq|[lg]eqslant|[lg]t)(?![a-z])')
 # math-verify ignores primes and transposition, and takes derivatives for 0.
@@ -188,7 +196,8 @@ def _same_value(gold: sympy.Expr, answer: sympy.Expr) -> bool:
   if difference.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan):
     return False
   if not difference.is_number:
-    return not _differs(difference) and difference.equals(0) is True
+    return not _differs(difference) and (
+        difference.equals(0) is True or _agree_where_real(gold, answer))
   if is_exact or not gold.is_number:
     return not difference.is_Rational and _is_zero(difference)
   return bool(abs(difference.evalf()) <= notation.tolerance(abs(gold.evalf())))
@@ -209,6 +218,33 @@ def _differs(difference: sympy.Expr) -> bool:
   except sympy.PrecisionExhausted:  # It is zero there.
     return False
   return bool(value.is_number and value.is_finite and value != 0)
+
+
+def _agree_where_real(gold: sympy.Expr, answer: sympy.Expr) -> bool:
+  """True if formulas of powers and logarithms agree where all parts are real.
+
+  So ln(ab) equals ln a + ln b, which is not real for negative a and b; but the
+  root of x^2 is not x. Points on both sides of most branches decide.
+  """
+  letters = sorted((gold - answer).free_symbols, key=str)
+  nodes = {*sympy.preorder_traversal(gold), *sympy.preorder_traversal(answer)}
+  kinds = sympy.Pow, sympy.log
+  parts = [gold, answer, *(x for x in nodes if isinstance(x, kinds))]
+  if len(letters) > _MAX_SIGNS or not all(
+      isinstance(x, _SMOOTH) for x in nodes):
+    return False
+  num_equal = 0
+  for size in _SIZES:
+    for signs in itertools.product((1, -1), repeat=len(letters)):
+      point = {
+          x: sign * (size + sympy.Rational(i, 3))
+          for i, (x, sign) in enumerate(zip(letters, signs))}
+      values = [x.evalf(50, subs=point) for x in parts]
+      if all(x.is_real and x.is_finite for x in values):
+        if abs(values[0] - values[1]) > abs(values[0]) * 1e-30:
+          return False
+        num_equal += 1
+  return num_equal > 0
 
 
 def _is_zero(number: sympy.Expr) -> bool:

@@ -51,8 +51,8 @@ def _unpack_fraction(match: re.Match) -> str:
 
 
 _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
-    (r'\\\(|\\\)|\\\[|\\\]|(?<!\\)\$|\\displaystyle|\\left(?![a-z])'
-     r'|\\right(?![a-z])|\\[bB]igg?[lr]?(?![a-z])|\\!'
+    (r'\\\(|\\\)|\\\[|\\\]|(?<!\\)\$|\\displaystyle'
+     r'|\\(?:left|right)(?![a-z])(?:\s*\.)?|\\[bB]igg?[lr]?(?![a-z])|\\!'
      r'|\\(?:text)?color\s*\{[^{}]*\}', ''),
     (r'(?<!\\)\\[,;: ]|\\q?quad\b|~|\\thinspace', ' '),
     (r'\\begin\s*\{cases\}([^&]*?)\\end\s*\{cases\}',

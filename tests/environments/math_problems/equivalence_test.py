@@ -329,6 +329,19 @@ PAIRS = (
      [r'\begin{pmatrix} 1 & 2 \\ 3 & 5 \end{pmatrix}', '1', '1,2,3,4']),
     ('5', [r'\approx 5'],
      [r'5\begin{pmatrix}1&0\\0&1\end{pmatrix}', '5 per cent', '5 per cents']),
+    # Powers and logarithms, equal where both are real.
+    (r'\sqrt{1/n}', [r'\frac{1}{\sqrt n}', 'n^{-1/2}'], [r'\sqrt{1/(n+1)}']),
+    (r'n\sqrt n', [r'\sqrt{n^3}', 'n^{1.5}'], [r'\sqrt{n^5}']),
+    (r'\sqrt{ab}', [r'\sqrt a\sqrt b'], [r'\sqrt{a+b}', r'\sqrt a+\sqrt b']),
+    (r'\ln(ab)', [r'\ln a+\ln b'], [r'\ln a\ln b', r'\ln(a+b)']),
+    (r'\ln\frac1n', [r'-\ln n'], [r'\frac1{\ln n}']),
+    ('a^{bc}', ['(a^b)^c'], ['a^{b^c}']), ('(ab)^x', ['a^x b^x'], ['ab^x']),
+    (r'\sqrt{x^2}', [r'|x|'], ['x', '-x']), (r'|x|', [], ['x']),
+    (r'\sqrt{(x-100)^2}', [], ['100-x', 'x-100']),
+    (r'\frac97', [r'\left.\frac97\right.', r'\left( \frac97 \right)'], []),
+    # Capitals are no constants, and choices have an order.
+    ('e', ['e^1'], ['E']), ('i', [r'\sqrt{-1}'], ['I']), ('E', ['E'], ['e']),
+    ('2e', [], ['2E']), ('1500', ['1.5E3', '1.5e3'], []), ('AB', [], ['BA']),
     # Words.
     (r'\text{Yes}', ['yes', r'\textbf{Yes}'], ['no', 'sey', '1']),
 )
