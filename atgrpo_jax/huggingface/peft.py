@@ -61,6 +61,10 @@ def load(
   tensors = safetensors_lib.open_tensors(folder / _WEIGHTS)
   names = [
       name for name in _LINEAR if any(f'.{name}.' in x for x in tensors)]
+  if not names:
+    raise errors.UserError(
+        f'{folder / _WEIGHTS} adapts none of {", ".join(_LINEAR)}; give the '
+        'folder of another adapter.')
   shapes = traverse_util.flatten_dict(
       decoder.param_shapes(config)['layers'], sep='.')
   expected = {}
@@ -81,6 +85,10 @@ def load(
       safetensors_lib.check_finite(
           folder / _WEIGHTS, f'the adapter of {name}', stacked)
       weights[f'{_LINEAR[name]}.{leaf}'] = jnp.asarray(stacked[None])
+    if not any(weights[f'{_LINEAR[name]}.{leaf}'].any() for leaf in 'ab'):
+      raise errors.UserError(
+          f'{folder / _WEIGHTS}: A and B of {name} are 0, so it would have no '
+          'gradient; start from an adapter whose A is not 0.')
   return traverse_util.unflatten_dict(weights, sep='.'), alpha
 
 

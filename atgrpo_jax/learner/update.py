@@ -214,13 +214,17 @@ def apply_update(
   # A loss of NaN may have finite gradients.
   divisor = jnp.where(jnp.isfinite(sums.loss), num_units, jnp.nan)
   grads = jax.tree.map(lambda g: g / divisor, sums.grads)
+  norm = optax.tree.norm(grads)
+  # Clipping to an infinite norm would make a gradient of zeros.
+  grads = jax.tree.map(
+      lambda g: jnp.where(jnp.isfinite(norm), g, jnp.nan), grads)
   updates, opt_state = policy_lib.make_optimizer(spec.optimizer).update(
       grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   rate = policy_lib.learning_rate(spec.optimizer)(state.num_updates)
   metrics = {
       'learning_rate': jnp.asarray(rate, jnp.float32),
-      'grad_norm': optax.tree.norm(grads),
+      'grad_norm': norm,
       'update_norm': optax.tree.norm(updates),
       'param_norm': optax.tree.norm(params),
       'nonfinite_in_a_row': opt_state.notfinite_count.astype(jnp.float32),

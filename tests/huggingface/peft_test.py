@@ -87,7 +87,20 @@ def _damage_tensors(folder):
   safetensors_numpy.save_file(tensors, folder / WEIGHTS)
 
 
+def _set_to_zero(folder):
+  tensors = safetensors_numpy.load_file(folder / WEIGHTS)
+  for name, tensor in tensors.items():
+    tensor *= '.down_proj.' not in name
+  safetensors_numpy.save_file(tensors, folder / WEIGHTS)
+
+
+def _drop_all(folder):
+  safetensors_numpy.save_file({}, folder / WEIGHTS)
+
+
 @pytest.mark.parametrize('damage, words', [
+    (_set_to_zero, ['A and B of mlp.down_proj are 0']),
+    (_drop_all, ['adapts none of self_attn.q_proj']),
     *(({name: value}, [f'{name}={json.dumps(value)} is not supported'])
       for name, value in (
           ('peft_type', 'LOHA'), ('use_rslora', True),
