@@ -467,11 +467,12 @@ def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
   for name, result in results.items():
     low, high = result['interval']
     to_solve = result['mean_turns_to_solve']
+    solved = '' if to_solve is None else f'{to_solve:.2f}'
     print(f'{name:12s} {100 * result["success"]:6.1f} % '
           f'{100 * low:6.1f} … {100 * high:5.1f} % '
           f'{result["mean_return"]:7.3f} '
           f'{result["mean_turns"]:11.2f} '
-          f'{math.nan if to_solve is None else to_solve:9.2f} '
+          f'{solved:>9s} '
           f'{result["step"]:5d}')
 
 

@@ -112,7 +112,7 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
       return pathlib.Path(huggingface_hub.snapshot_download(
           files.hub_repo, repo_type='dataset', revision=files.hub_revision,
           allow_patterns=[*itertools.chain(*files.split_files.values())]))
-    except OSError as error:
+    except Exception as error:  # Also those of proxies and of hf-xet.
       reason = ' '.join(str(error).split())
       splits = ', '.join(f'{split}.jsonl' for split in files.split_files)
       raise ValueError(

@@ -65,7 +65,7 @@ def _read_json_lines(path: pathlib.Path) -> Iterator[Row]:
     try:
       row = json.loads(line)
       json.dumps(row, ensure_ascii=False).encode()  # No lone surrogates.
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
       raise ValueError(
           f'{path}, row {number}: the line is not JSON in UTF-8 ({error}); '
           'is the file truncated?') from error

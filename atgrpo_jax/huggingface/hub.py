@@ -5,6 +5,7 @@ A model is a Hugging Face folder: local, in a bucket, or on the hub.
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import hashlib
 import json
@@ -51,6 +52,12 @@ def resolve_folder(name: str) -> pathlib.Path:
     if name and (parent / folder).is_dir():
       return parent / folder
   expected = 'expected a model folder or a hub name such as Qwen/Qwen3-0.6B'
+  if folder.parts[:1] == ('models',):
+    near = difflib.get_close_matches(
+        folder.name, [x.name for x in (_CHECKOUT / 'models').glob('*/')])
+    raise errors.UserError(f'{name!r} is not a folder; ' + (
+        f'did you mean models/{near[0]}?' if near else
+        'models/ is in the checkout, not in the installed package.'))
   if folder.name in _PACKAGED:
     expected = f'`python -m models.{folder.name}` makes .cache/{folder.name}'
   if folder.exists() or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', name):
@@ -58,7 +65,7 @@ def resolve_folder(name: str) -> pathlib.Path:
   try:
     return pathlib.Path(huggingface_hub.snapshot_download(
         name, allow_patterns=_DOWNLOADED))
-  except (OSError, huggingface_hub.errors.HFValidationError) as error:
+  except Exception as error:  # Also those of proxies and of hf-xet.
     reason = ' '.join(str(error).split()).rstrip('.')
     raise errors.UserError(
         f'{name!r} is not a folder and cannot be downloaded ({reason}); '

@@ -222,10 +222,11 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
         'of a Hugging Face model.')
   index = hub.read_json(folder / _INDEX).get('weight_map')
   if not isinstance(index, dict) or not all(
-      isinstance(name, str) for name in index.values()):
+      isinstance(name, str) and pathlib.PurePath(name).name == name
+      for name in index.values()):
     raise errors.UserError(
-        f'{folder / _INDEX} has no weight_map from tensors to files; '
-        'download it again.')
+        f'{folder / _INDEX} has no weight_map from tensors to files of this '
+        'folder; download it again.')
   paths = [folder / name for name in sorted(set(index.values()))]
   if missing := [path.name for path in paths if not path.is_file()]:
     raise errors.UserError(

@@ -22,10 +22,10 @@ def write(path, rows):
   return path
 
 
-@pytest.fixture
-def no_network(monkeypatch):
+@pytest.fixture(params=[OSError, RuntimeError])  # hf-xet raises the second.
+def no_network(request, monkeypatch):
   def fail(*unused_args, **unused_kwargs):
-    raise huggingface_hub.errors.LocalEntryNotFoundError('no\nnetwork')
+    raise request.param('no\nnetwork')
 
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', fail)
 

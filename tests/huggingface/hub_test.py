@@ -3,6 +3,7 @@
 import pathlib
 import shutil
 
+import huggingface_hub
 from huggingface_hub import constants
 import pytest
 
@@ -48,13 +49,24 @@ def test_base_models_have_a_hub_name_or_an_absolute_path(folder, expected):
 
 @pytest.mark.parametrize('name, words', [
     ('Qwen/Qwen3-0.7B', 'cannot be downloaded'), ('nano', 'expected'),
-    ('models/na no', 'expected'), ('.cache/x', 'expected a model folder'),
+    ('models/nanoo', 'did you mean models/nano?'),
+    ('models/x', 'in the checkout'), ('na no/x', 'expected'),
+    ('.cache/x', 'expected a model folder'),
     ('.cache/smollm2', 'python -m models.smollm2')])
 def test_other_names_are_refused(name, words, monkeypatch):
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
   with pytest.raises(errors.UserError) as error:
     hub.resolve_folder(name)
   assert repr(name) in str(error.value) and words in str(error.value)
+
+
+def test_an_error_of_a_proxy_is_a_failed_download(monkeypatch):
+  def fail(*_, **__):
+    raise Exception('403 Forbidden')  # As httpx2's, which is no OSError.
+
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', fail)
+  with pytest.raises(errors.UserError, match='downloaded .403 Forbidden'):
+    hub.resolve_folder('Qwen/Qwen3-0.7B')
 
 
 @pytest.mark.parametrize('content', ['null', '5', '"x"', '[true]', '[' * 9])
