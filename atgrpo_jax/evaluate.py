@@ -95,6 +95,10 @@ def evaluate(
       'num_tasks': len(tasks),
       'num_left_out': num_failed,  # Excluded from all means below.
       'success': num_success / len(finished),
+      # Without a completion that was cut off at `max_new_tokens`.
+      'finished_success': sum(
+          nodes[-1].steps[0].success and not _is_cut(runner, nodes)
+          for nodes in finished) / len(finished),
       # One character for each task, so that runs can be compared by task.
       'successes': successes(episodes),
       'clusters': clusters(tasks),
@@ -137,6 +141,15 @@ def play_episodes(
           runner, task['task_id'], runner.reset(task),
           runner_lib.positions(environment), branch=branch)
       for branch in branches for task in tasks])
+
+
+def _is_cut(
+    runner: runner_lib.EpisodeRunner, nodes: Sequence[tree_lib.Node]) -> bool:
+  """Whether a completion of an episode lacks a stop token."""
+  return any(
+      group.candidates[0].completion[-1]
+      not in runner.policy_of(group.key.role).tokenizer.stop_ids
+      for node in nodes for group in node.groups)
 
 
 def successes(episodes: Sequence[Sequence[tree_lib.Node]]) -> str:
@@ -434,8 +447,11 @@ def sandbox_of(result: Mapping[str, Any]) -> str:
   return result.get('sandbox', 'unsafe_rlimit')
 
 
-def parse_problems(result: Mapping[str, Any]) -> list[str]:
-  """Returns a sentence for each role whose answers can hardly be parsed."""
+def find_problems(result: Mapping[str, Any]) -> list[str]:
+  """Returns a sentence for each role whose answers can hardly be parsed.
+
+  Another one says that most solved tasks have an answer that was cut off.
+  """
   when = f'after step {result["step"]}' if result['step'] else 'before training'
   problems = []
   for role, outcomes in result['outcomes'].items():
@@ -446,6 +462,13 @@ def parse_problems(result: Mapping[str, Any]) -> list[str]:
           f'{num_errors} of {num_answers} answers of {role} {when} are parse '
           'errors: the model does not answer in the form that the prompt asks '
           'for.')
+  finished = result.get('finished_success', result['success'])
+  if finished < result['success'] / 2:
+    problems.append(
+        f'{100 * result["success"]:.1f} % of the tasks are solved {when}, but '
+        f'only {100 * finished:.1f} % without an answer that was cut off at '
+        'rollout.max_new_tokens; raise it, or set rollout.keep_truncated=False '
+        'to pay nothing for such answers.')
   return problems
 
 
@@ -492,7 +515,7 @@ def _format_mean(result: Mapping[str, Any], name: str) -> str:
 
 def _print_extras(result: Mapping[str, Any]) -> None:
   """Prints parse problems, pass@k and response time, where there are any."""
-  for problem in parse_problems(result):
+  for problem in find_problems(result):
     print(f'warning: {problem}')
   if 'num_samples' in result:
     print('The numbers above are those of the first of '

@@ -137,7 +137,7 @@ def _train(
   if not loop.step:
     before = _test(experiment, states, test_tasks, 0, workdir, 'before')
     print(f'held-out success before: {100 * before["success"]:.1f} %')
-    for problem in evaluate.parse_problems(before):
+    for problem in evaluate.find_problems(before):
       print(f'warning: {problem}')
     loop.validation = _validate(experiment, states, validation_tasks, 0)
 
@@ -369,6 +369,7 @@ def _validate(
   values = {
       'validation/step': step,
       'validation/success': result['success'],
+      'validation/finished_success': result['finished_success'],
       'validation/return': result['mean_return']}
   if result['success']:
     values['validation/turns_to_solve'] = result['mean_turns_to_solve']

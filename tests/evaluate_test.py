@@ -56,6 +56,7 @@ def test_exact_result(monkeypatch, capsys):
       'num_tasks': 4,
       'num_left_out': 1,
       'success': 1.0,
+      'finished_success': 1.0,
       'successes': '11-1',
       'clusters': [0, 1, 2, 3],
       'interval': evaluate.wilson_interval(3, 3),
@@ -85,6 +86,20 @@ def test_exact_result(monkeypatch, capsys):
   monkeypatch.setattr(evaluate, 'MAX_FAILED_FRACTION', 0.24)
   with pytest.raises(errors.InfrastructureError, match='1 of 4 tasks .* 24%'):
     evaluate.evaluate(runner, TASKS)
+
+
+def test_right_answers_that_were_cut_off_are_reported(monkeypatch):
+  scripted.follow_scripts(monkeypatch)
+  long = '2' + ' ' * 11  # Twelve tokens without a stop token.
+  runner = scripted.make_runner({
+      'one': {f'{name}/a turn 0 total 0': ['2' if name == 'B' else long]
+              for name in 'BFG'}, 'two': {}})
+  result = evaluate.evaluate(
+      runner, [{'task_id': name, 'goal': 2} for name in 'BFG'])
+  assert (result['success'], result['finished_success']) == (1, 1 / 3)
+  problem, = evaluate.find_problems(result)
+  assert '100.0 % of the tasks' in problem and 'only 33.3 %' in problem
+  assert not evaluate.find_problems(result | {'finished_success': 0.5})
 
 
 class _TermsOfA(scripted.Counting):

@@ -89,7 +89,7 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
       'seconds': sum(step['time/step'] for step in steps),
       'evaluations': evaluations,
       # The newest evaluation shows the state of the run.
-      'problems': evaluate.parse_problems(
+      'problems': evaluate.find_problems(
           max(evaluations, key=lambda it: it['step'])) if evaluations else [],
       'config': {
           name: repr(value)
