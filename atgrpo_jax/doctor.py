@@ -5,12 +5,13 @@
 
 prints one line per check, in the order in which a run would fail: devices,
 mesh, sandbox, disk, tokenizer, one decode and one gradient. The gradient has
-the largest shapes of the run, so it also shows that they fit. Nothing is left
-on the disk.
+the largest shapes of the run, so it also shows that they fit. A check that
+fails does not keep the others from running. Nothing is left on the disk.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import tempfile
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 
 from atgrpo_jax import config as config_lib
+from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import checkpoints
@@ -33,8 +35,17 @@ _NUM_TOKENS = 8  # Decoded tokens, at most.
 
 def examine(
     experiment: config_lib.Experiment, workdir: pathlib.Path) -> None:
-  """Prints a line per check; raises the error that a run would raise."""
-  config = experiment.config
+  """Prints a line per check; raises the first error that a run would raise."""
+  config, failures = experiment.config, []
+
+  @contextlib.contextmanager
+  def checking(check):
+    try:
+      yield
+    except errors.UserError as error:
+      _report(check, f'FAILED: {error}')
+      failures.append(error)
+
   _report('devices', (
       f'{jax.device_count()} x {jax.local_devices()[0].device_kind} in '
       f'{jax.process_count()} process(es); jax {jax.__version__}'))
@@ -42,18 +53,23 @@ def examine(
     _report('mesh', f'{name}: ' + ', '.join(
         f'{axis}={size}' for axis, size in policy.mesh.shape.items()))
   _report('sandbox', config.sandbox.level)
-  workdir_lib.check_config(workdir, config.to_dict())
-  _report('disk', _check_disk(workdir, experiment.state_template()))
+  with checking('disk'), files.disk_errors_as_user_errors(workdir):
+    workdir_lib.check_config(workdir, config.to_dict())
+    _report('disk', _check_disk(workdir, experiment.state_template()))
   for name, policy in experiment.policies.items():
     _report('tokenizer', (
         f'{name}: {policy.tokenizer.vocab_size} ids, stops at '
         f'{" or ".join(map(str, policy.tokenizer.stop_ids))}'))
   states = experiment.initial_states()
-  _check_decode(experiment, config_lib.params_of(states))
+  with checking('decode'):
+    _check_decode(experiment, config_lib.params_of(states))
   for name, policy in experiment.policies.items():
     if policy.trained != 'none':
-      _report('gradient', _check_gradient(
-          experiment, states, policy, experiment.references.get(name)))
+      with checking('gradient'):
+        _report('gradient', _check_gradient(
+            experiment, states, policy, experiment.references.get(name)))
+  if failures:
+    raise failures[0]
 
 
 def _report(check: str, result: str) -> None:
