@@ -13,12 +13,14 @@ import contextlib
 import dataclasses
 import json
 import pickle
+import reprlib
 import traceback
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from atgrpo_jax import errors
+from atgrpo_jax.io import signals
 from environments import env_api
 
 _PICKLABLE = 'return a state that can be pickled'
@@ -26,6 +28,8 @@ _MESSAGES = (
     "a list of messages such as {'role': 'user', 'content': 'a text'}")
 _FUNCTIONS = "[{'type': 'function', 'function': {'name': 'add'}}]"
 _FLOAT32_DECIMALS = 6
+_SHOWN = reprlib.Repr()  # Also of values whose `__repr__` fails.
+_SHOWN.maxstring = _SHOWN.maxother = 100
 _MAX_REWARD = float(np.finfo(np.float32).max)
 
 
@@ -91,7 +95,7 @@ def show(
   """`Environment.show`, with all values as texts; by default the state."""
   if not hasattr(environment, 'show'):
     return {'state': str(state)}
-  call = _Call(environment, 'show', f'for the state {state!r:.100}')
+  call = _Call(environment, 'show', f'for the state {_SHOWN.repr(state)}')
   with call:
     texts = environment.show(state)
   if not isinstance(texts, Mapping):
@@ -163,7 +167,7 @@ class _Call(contextlib.AbstractContextManager):
     self._where, self._advice = where, advice
 
   def __exit__(self, kind, error, frames) -> None:
-    if not isinstance(error, (Exception, SystemExit)):
+    if error is None or isinstance(error, (KeyboardInterrupt, signals.Stopped)):
       return
     reported = errors.UserError(
         f'{self._function} failed {self._where} ({errors.one_line(error)}); '
@@ -177,7 +181,7 @@ class _Call(contextlib.AbstractContextManager):
     """Describes a value of another type."""
     kind = 'the text' if isinstance(value, str) else type(value).__name__
     return errors.UserError(
-        f'{self._function} returned {kind} {value!r:.100} {self._where}; '
+        f'{self._function} returned {kind} {_SHOWN.repr(value)} {self._where}; '
         f'expected {expected}.')
 
 
@@ -195,7 +199,7 @@ def _checked(
   Raises ValueError with a description of the field that violates the contract.
   """
   if not isinstance(step, env_api.Step):
-    raise ValueError(f'{step!r:.100}, which is not a Step')
+    raise ValueError(f'{_SHOWN.repr(step)}, which is not a Step')
   defaults = {
       'local_rewards': dict.fromkeys(actions, 0.0),
       'outcomes': dict.fromkeys(actions, env_api.Outcome.OK),
@@ -204,14 +208,14 @@ def _checked(
   for name, default in defaults.items():
     by_name = getattr(step, name)
     if not isinstance(by_name, Mapping):
-      raise ValueError(f'{name}={by_name!r:.100}, which is not a dict')
+      raise ValueError(f'{name}={_SHOWN.repr(by_name)}, which is not a dict')
     if default and not by_name.keys() <= default.keys():
       raise ValueError(f'{name} of {[*by_name]}, but {[*actions]} acted')
     maps[name] = default | dict(by_name)
   for role, outcome in maps['outcomes'].items():
     if not isinstance(outcome, env_api.Outcome):
       raise ValueError(
-          f'outcomes[{role!r}]={outcome!r:.100}, which is not an Outcome')
+          f'outcomes[{role!r}]={_SHOWN.repr(outcome)}, which is not an Outcome')
   team_reward = _number('team_reward', step.team_reward)
   numbers = {
       name: {
@@ -241,7 +245,7 @@ def _checked(
   program_runs = _number('program_runs', step.program_runs)
   if program_runs < 0 or program_runs % 1:
     raise ValueError(
-        f'program_runs={step.program_runs!r:.100}, which is not a count')
+        f'program_runs={_SHOWN.repr(step.program_runs)}, which is not a count')
   return dataclasses.replace(
       step, team_reward=team_reward, program_runs=int(program_runs),
       outcomes=maps['outcomes'], **flags, **numbers)
@@ -260,9 +264,9 @@ def _number(field: str, value: Any) -> float:
     if getattr(value, 'dtype', None) == np.float32:
       return round(float(str(value)), _FLOAT32_DECIMALS)
     return float(value)
-  except (TypeError, ValueError, OverflowError) as error:
+  except Exception as error:  # Of the user's `__float__`, too.
     raise ValueError(
-        f'{field}={value!r:.100}, which is not a number') from error
+        f'{field}={_SHOWN.repr(value)}, which is not a number') from error
 
 
 def _flag(field: str, value: Any) -> bool:
@@ -271,4 +275,4 @@ def _flag(field: str, value: Any) -> bool:
     return {0.0: False, 1.0: True}[_number(field, value)]
   except (KeyError, ValueError) as error:
     raise ValueError(
-        f'{field}={value!r:.100}, which is not a truth value') from error
+        f'{field}={_SHOWN.repr(value)}, which is not a truth value') from error

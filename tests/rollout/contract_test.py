@@ -257,3 +257,30 @@ def test_exception_that_cannot_be_printed_is_named():
 
   with pytest.raises(errors.UserError, match=f'failed {WHERE} .Unprintable: '):
     _step(fail)
+
+
+@pytest.mark.parametrize('kind', [BaseException, GeneratorExit, StopIteration])
+def test_exceptions_beside_exception_are_named(kind):
+  def fail():
+    raise kind('no')
+
+  with pytest.raises(errors.UserError, match=f'{WHERE} .{kind.__name__}'):
+    _step(fail)
+
+
+class Hostile:
+  """No conversion of it succeeds."""
+
+  def __float__(self):
+    raise LookupError('no')
+
+  __repr__ = __float__
+
+
+@pytest.mark.parametrize('changes', [
+    {'team_reward': Hostile()}, {'local_rewards': {'a': Hostile()}},
+    {'done': Hostile()}, {'program_runs': Hostile()},
+    {'reward_terms': Hostile()}])
+def test_a_value_that_cannot_be_converted_is_named(changes):
+  with pytest.raises(errors.UserError, match='<Hostile instance'):
+    _step(dataclasses.replace(GOOD, **changes))
