@@ -23,14 +23,8 @@ import numpy as np
 
 from atgrpo_jax import errors
 
-# Mistakes in a function that it makes with any arguments.
-_CODE_ERRORS = AttributeError, ImportError, NameError, TypeError
 _INSTALLED = tuple(map(sysconfig.get_path, (
     'stdlib', 'platstdlib', 'purelib', 'platlib')))
-
-
-class ValueDependentError(errors.UserError):
-  """A rule fails with these arguments, and perhaps not with others."""
 
 
 def is_custom(name: Any) -> bool:
@@ -94,10 +88,8 @@ def call_found(
   except errors.UserError:
     raise
   except errors.USER_CODE_ERRORS as error:
-    kind = (
-        errors.UserError if isinstance(error, _CODE_ERRORS)
-        else ValueDependentError)
-    raise kind(f'{key}={name!r} raised {errors.one_line(error)}.') from error
+    raise errors.UserError(
+        f'{key}={name!r} raised {errors.one_line(error)}.') from error
 
 
 def call_array(
@@ -116,7 +108,7 @@ def call_array(
   if found.dtype.kind not in 'fiu':
     raise errors.UserError(message)
   if not np.all(np.abs(found) < np.finfo(np.float32).max):
-    raise ValueDependentError(message)
+    raise errors.UserError(message)
   return found
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax import rehearsal
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
@@ -94,9 +95,7 @@ def _train(
         "model.trained='none' for every policy, so there is nothing to train; "
         'train at least one, or use --mode=evaluate.')
   credit.check(experiment.environment, experiment.rollout)
-  credit.try_rules(
-      experiment.environment, experiment.rollout, experiment.advantage,
-      train_tasks[0])
+  rehearsal.rehearse(experiment, train_tasks[0])
   _warn_of_overlap(config, train_tasks, {
       'evaluation.validation': validation_tasks, 'evaluation.test': test_tasks})
   split_hash = datasets.split_hash(train_tasks)

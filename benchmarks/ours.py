@@ -135,7 +135,7 @@ class Sampling:
 class Ids:
   """Tokenizer of texts that consist of ids separated by spaces."""
 
-  stop_ids = ()
+  stop_ids, opening = (), ''
 
   def encode_prompt(self, messages: Sequence[env_api.Message]) -> np.ndarray:
     return np.array(messages[0]['content'].split(), np.int32)

@@ -39,6 +39,7 @@ class AnswerTokenizer:
   """A tokenizer whose ids are the answers of a role."""
 
   answers: Sequence[str]
+  opening = ''
 
   def decode(self, ids: np.ndarray) -> str:
     return self.answers[ids[0]]

@@ -23,7 +23,7 @@ LAYERS = (
     'atgrpo_jax.export atgrpo_jax.replay atgrpo_jax.compile_check'
     ' atgrpo_jax.doctor',
     *(f'atgrpo_jax.{name}' for name in (
-        'train', 'viewer', 'evaluate', 'saved_config', 'config',
+        'train', 'viewer', 'evaluate', 'rehearsal', 'saved_config', 'config',
         'algorithms', 'rollout', 'sampling', 'learner',
         'huggingface', 'model', 'rl', 'io', 'distributed',
         'rules')),

@@ -1,5 +1,6 @@
 """Rules of the user: the examples of the docs, and what is refused."""
 
+import dataclasses
 import json
 import math
 import re
@@ -8,16 +9,15 @@ import textwrap
 import numpy as np
 import pytest
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
+from atgrpo_jax import rehearsal
 from atgrpo_jax import rules
-from atgrpo_jax.algorithms import credit as credit_lib
-from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax import train
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import returns
 from benchmarks import credit
-from configs import plan_path
 from tests import docs_test
+from tests import echo
 from tests import specs
 from tests.algorithms import credit_test
 from tests.algorithms import grpo_test
@@ -228,14 +228,6 @@ def test_numbers_that_are_not_finite_are_refused(play):
     play()
 
 
-def _try_rules(changes):
-  config = plan_path.get_config('size=nano')
-  config.update_from_flattened_dict(changes)
-  credit_lib.try_rules(
-      scripted.Counting(), config_lib.rollout_spec(config),
-      spec_lib.AdvantageSpec(**config.advantage), {'task_id': 'x', 'goal': 1})
-
-
 @pytest.mark.parametrize('changes, words', [
     ({'rollout.selection': 'other_rules:none'}, 'returned None'),
     ({'advantage.baseline': 'other_rules:large'}, 'returned the shape ()'),
@@ -244,25 +236,40 @@ def _try_rules(changes):
     ({'advantage.group_key': ('other_rules:fraction',)}, "('a', (1, 0.5))"),
     (_EPISODES | {'rollout.return_type': 'other_rules:large'},
      'returned the shape ()')])
-def test_a_mistake_of_a_rule_shows_before_the_first_evaluation(changes, words):
+def test_a_mistake_of_a_rule_shows_before_anything_is_compiled(
+    changes, words, echo_folder, tmp_path):
   *_, (key, rule) = changes.items()
   with pytest.raises(errors.UserError, match=re.escape(words)) as error:
-    _try_rules(changes)
+    train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
   assert str(rule).strip('(,)') in str(error.value)
+  assert not (tmp_path / 'run').exists()
 
 
-@pytest.mark.parametrize('changes', [
-    {'advantage.baseline': 'other_rules:nan'},
-    {'advantage.baseline': 'other_rules:binary'},
-    {'advantage.scale': 'other_rules:fails'},
-    {'advantage.group_key': ('other_rules:known_role',)},
-    {'rollout.selection': 'my_rules:second_best',
-     'advantage.baseline': 'my_rules:median',
-     'advantage.scale': 'my_rules:largest_one',
-     'advantage.group_key': ('env', 'my_rules:late')},
-    _EPISODES | {'rollout.return_type': 'my_rules:with_outcome'}])
-def test_a_rule_that_may_suit_other_returns_is_not_refused(changes):
-  _try_rules(changes)
+class Endless(echo.Echo):
+
+  def step(self, state, actions):
+    return dataclasses.replace(
+        super().step(state, actions), done=False, success=False,
+        truncated=False)
+
+
+class Unpaid(echo.Echo):
+
+  def step(self, state, actions):
+    return dataclasses.replace(
+        super().step(state, actions), team_reward=math.nan)
+
+
+@pytest.mark.parametrize('kind, words', [
+    (Endless, "done=False for role 'second' in turn 1 of task 'echo/train/0'"),
+    (Unpaid, 'team_reward=nan'),
+    (type('Mute', (echo.Echo,), {'observe': lambda *_: []}), 'returned list')])
+def test_a_mistake_of_an_environment_shows_before_anything_is_compiled(
+    kind, words, echo_folder, tmp_path):
+  experiment = dataclasses.replace(
+      echo.experiment(echo_folder), environment=kind(1))
+  with pytest.raises(errors.UserError, match=re.escape(words)):
+    rehearsal.rehearse(experiment, experiment.tasks('train')[0])
 
 
 def test_a_tree_has_no_return_type_of_the_user():

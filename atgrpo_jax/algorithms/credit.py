@@ -8,10 +8,7 @@ group key decides which candidates share a baseline.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-import contextlib
 import dataclasses
-import functools
-import itertools
 from typing import Any
 
 import numpy as np
@@ -25,8 +22,6 @@ from atgrpo_jax.algorithms import grpo
 from atgrpo_jax.algorithms import magrpo
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages as advantages_lib
-from atgrpo_jax.rl import returns as returns_lib
-from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -50,41 +45,11 @@ def check(
           "separate phase, or use mode='joint'.")
 
 
-def try_rules(
-    environment: env_api.Environment, rollout: spec_lib.RolloutSpec,
-    advantage: spec_lib.AdvantageSpec, task: env_api.Task) -> None:
-  """Calls the functions of the user once, so that mistakes show early.
-
-  Group keys get the first prompts of `task`, and the other functions made-up
-  returns. Raises UserError for a mistake that any arguments would show.
-  """
-  for role in environment.phases[0]:
-    key = types.GroupKey(task['task_id'], role, turn=0, branch=0)
-    messages = contract.observe(
-        environment, contract.reset(environment, task), role,
-        task_id=key.task_id, turn=key.turn)
-    for part in itertools.chain(*advantage.group_keys):
-      _key_part(key, part, (_prompt(messages),))
-  may_fail = functools.partial(contextlib.suppress, rules.ValueDependentError)
-  returns = np.linspace(0.1, 0.9, rollout.group_size, dtype=np.float32)
-  if rules.is_custom(rollout.selection) and rollout.joint_actions == 'aligned':
-    with may_fail():
-      rollout.select(returns, returns, np.random.default_rng(0))
-  roles = [*itertools.chain(*environment.phases)]
-  rewards = np.linspace(0.1, 0.9, len(roles))
-  for return_type in (
-      rollout.return_type, *(term[0] for term in advantage.extra_terms)):
-    if rules.is_custom(return_type):
-      with may_fail():
-        returns_lib.episode_returns(
-            rewards, rewards, roles, return_type=return_type,
-            alpha=rollout.alpha, discount=rollout.discount)
-  if advantage.baseline != 'critic':
-    with may_fail():
-      advantages_lib.group_advantages(
-          np.tile(returns, 2), np.repeat([0, 1], len(returns)),
-          np.full(2 * len(returns), True), baseline=advantage.baseline,
-          scale=advantage.scale)
+def play_task(
+    runner: runner_lib.EpisodeRunner, task: env_api.Task,
+    rollout: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
+  """Plays a task as `rollout.mode` says; returns its tree."""
+  return _PLAY_TASK[rollout.mode](runner, task, rollout)
 
 
 def collect(
@@ -95,7 +60,6 @@ def collect(
 
   `critics` is used by the return type 'bootstrapped' only.
   """
-  play_task = _PLAY_TASK[rollout.mode]
   trees = runner.play([play_task(runner, task, rollout) for task in tasks])
   if rollout.return_type == 'bootstrapped':
     trees = actor_critic.with_values(
