@@ -29,6 +29,15 @@ def _systems(runs):
   return rows_lib.read_systems(runs, tables.experiments.GAMES)
 
 
+def test_returns_of_roles_are_drawn_where_records_have_them(tmp_path):
+  found = finished_runs.seeds('functions/humaneval/magrpo_cross', 20, 30)
+  assert not tables.draw_roles(found, tmp_path)
+  found.steps['aux/return'] = found.steps['step'] / 2
+  found.steps['main/return'] = found.steps['step']
+  path, = tables.draw_roles(found, tmp_path)
+  assert path.name == 'functions_humaneval_roles.png' and path.exists()
+
+
 def test_systems_beside_the_paper():
   table, = tables.main_tables(_systems(finished_runs.some()))
   rows = _read(table)
