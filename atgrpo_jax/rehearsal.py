@@ -12,6 +12,7 @@ import numpy as np
 
 from atgrpo_jax import config as config_lib
 from atgrpo_jax.algorithms import credit
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.sampling import engine as engine_lib
@@ -26,6 +27,7 @@ def rehearse(
 
   Raises the UserError that training would raise.
   """
+  contract.check_environment(experiment.environment)
   runner = _Rehearsal(
       environment=experiment.environment, policy_map=experiment.policy_map,
       policies={

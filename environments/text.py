@@ -30,6 +30,7 @@ from typing import Any
 
 ANSWER_MARKER = '####'
 MAX_DIGITS = 4300  # Python's default, which the sandbox raises.
+MAX_DEPTH = 100
 THINK_START, THINK_END = '<think>', '</think>'
 CALL_START, CALL_END = '<tool_call>', '</tool_call>'
 _BOX_OR_BRACE = re.compile(r'\\boxed\s*\{|\\.|[{}]', re.DOTALL)
@@ -107,14 +108,21 @@ def last_json_line(text: str) -> Any | None:
 def parse_json(text: str) -> Any | None:
   """Returns one JSON value; None for anything else.
 
-  Numbers must be finite, and integers have at most `MAX_DIGITS` digits.
+  Numbers must be finite, integers have at most `MAX_DIGITS` digits, and values
+  are nested at most `MAX_DEPTH` deep, so that any part of Python can copy them.
   """
   try:
-    return json.loads(
+    value = json.loads(
         text, parse_constant=_refuse_constant, parse_float=_finite_float,
         parse_int=_short_int)
   except (ValueError, RecursionError):
     return None
+  level = [value]
+  for _ in range(MAX_DEPTH):
+    level = [
+        item for x in level if isinstance(x, (dict, list))
+        for item in (x.values() if isinstance(x, dict) else x)]
+  return None if level else value
 
 
 def shorten(text: str, limit: int) -> str:

@@ -57,9 +57,16 @@ def check_start(
   """The first state of a task; UserError if it cannot be pickled or shown."""
   state = reset(environment, task)
   with _Call(environment, 'reset', f'for task {task["task_id"]!r}', _PICKLABLE):
-    pickle.dumps(state)
+    pickle.loads(pickle.dumps(state))
   show(environment, state)
   return state
+
+
+def check_environment(environment: env_api.Environment) -> None:
+  """Raises UserError unless workers can receive the environment."""
+  with _Call(environment, '__init__', 'as an object for the workers', (
+      'keep no lambdas, open files or locks in it')):
+    pickle.loads(pickle.dumps(environment))
 
 
 def observe(
@@ -93,14 +100,14 @@ def _are_functions(value: Any) -> bool:
 def show(
     environment: env_api.Environment, state: env_api.State) -> dict[str, str]:
   """`Environment.show`, with all values as texts; by default the state."""
-  if not hasattr(environment, 'show'):
-    return {'state': str(state)}
   call = _Call(environment, 'show', f'for the state {_SHOWN.repr(state)}')
   with call:
+    if not hasattr(environment, 'show'):
+      return {'state': str(state)}
     texts = environment.show(state)
-  if not isinstance(texts, Mapping):
-    raise call.problem(texts, 'a dict of texts')
-  return {str(name): str(value) for name, value in texts.items()}
+    if isinstance(texts, Mapping):
+      return {str(name): str(value) for name, value in texts.items()}
+  raise call.problem(texts, 'a dict of texts')
 
 
 def step_all(
@@ -137,6 +144,7 @@ class _Steps(list):
     for step, call in zip(self, self.pickling, strict=True):
       with call:
         pickled.append(pickle.dumps(step))
+        pickle.loads(pickled[-1])  # In the trainer it would break the pool.
     return _unpickle_all, (pickled,)
 
 
@@ -211,6 +219,9 @@ def _checked(
       raise ValueError(f'{name}={_SHOWN.repr(by_name)}, which is not a dict')
     if default and not by_name.keys() <= default.keys():
       raise ValueError(f'{name} of {[*by_name]}, but {[*actions]} acted')
+    if not all(isinstance(key, str) for key in by_name):
+      raise ValueError(f'{name} with keys {_SHOWN.repr([*by_name])}, which are '
+                       'no texts')
     maps[name] = default | dict(by_name)
   for role, outcome in maps['outcomes'].items():
     if not isinstance(outcome, env_api.Outcome):

@@ -54,20 +54,28 @@ def equivalent(answer: str, gold: str) -> bool:
   answer, gold = notation.clean(answer), notation.clean(gold)
   if not answer or not gold:
     return False
+  choices = notation.choice_of(answer), notation.choice_of(gold)
+  if all(choices):
+    return choices[0] == choices[1]
   return notation.same_text(answer, gold) or _same_lists(
       *_rename_capitals(answer, gold))
 
 
 def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
-  """Renames capitals that math-verify would take for their small letters.
+  """Renames capitals that math-verify would take for small letters.
 
   It reads `R` and `r` as the same variable, and `E` and `I` as constants.
   """
   letters = [_letters(text) for text in (answer, gold)]
   capitals = sorted({
       x for text_letters in letters for x in text_letters
-      if x.isupper() and (x in 'EI' or x.lower() in text_letters)})
+      if x.isupper() and x.lower() in text_letters})
   used = {x.lower() for text_letters in letters for x in text_letters}
+  for text, other in ((answer, gold), (gold, answer)):
+    for x in set('EI') - set(other):
+      is_alone = re.search(rf'(?<![A-Za-z\\]){x}(?![A-Za-z])', text)
+      if is_alone and (x.lower() in other or not _letters(other)):
+        capitals.append(x)
   names = dict(zip(capitals, (x for x in _FREE_LETTERS if x not in used)))
   return tuple(
       _LETTER.sub(lambda match: names.get(match[0], match[0]), text)

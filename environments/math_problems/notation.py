@@ -199,6 +199,12 @@ def same_text(a: str, b: str) -> bool:
   return _bare(a) == _bare(b)
 
 
+def choice_of(text: str) -> str:
+  """The letter of `E`, `(E)` or `\\text{(E)}`; '' for other texts."""
+  match = re.fullmatch(r'\(?([A-Za-z])\)?', _bare(text))
+  return match[1] if match else ''
+
+
 def _bare(text: str) -> str:
   text = re.sub(r'\\text\s*\{([^{}]*)\}', r'\1', text)
   text = re.sub(r'(?<!\d)\s+|\s+(?![\d.])', '', text)  # `1 2` is not 12.

@@ -77,7 +77,7 @@ def same_value(value: Any, expected: Any) -> bool:
   """Compares a returned value with the expected one."""
   try:
     return bool(_plain(value) == _plain(expected))
-  except (ArithmeticError, TypeError, ValueError):
+  except (ArithmeticError, MemoryError, TypeError, ValueError):
     # A signalling NaN, an array, or a view of values without a hash.
     return False
 

@@ -26,10 +26,12 @@ _IMPORT = re.compile(
 def find_function(reply: str, name: str) -> str:
   """Returns the source of a function in a reply, dedented, or ''.
 
-  It is the last definition that is valid Python, or else the last one.
+  It is the last of the least indented definitions that are valid Python, or
+  else of all.
   """
-  text = _FENCE.sub('', text_lib.reply(reply)).replace('\r\n', '\n')
-  lines = text.split('\n')
+  text = text_lib.reply(reply).replace('\r\n', '\n').removeprefix('\ufeff')
+  lines = _FENCE.sub('', text).split('\n')
+  closed = _FENCE.sub('pass', text).split('\n')  # A fence ends a function.
   define = re.compile(
       rf'([ \t]*)(?:async[ \t]+)?def[ \t]+{re.escape(name)}[ \t]*\(')
   found, end = [], 0
@@ -41,12 +43,13 @@ def find_function(reply: str, name: str) -> str:
     first = start
     while first > end and lines[first - 1].startswith(f'{indent}@'):
       first -= 1
-    rest = [line.removeprefix(indent) for line in lines[first:]]
-    size = _size(rest, start - first)
-    end = first + size
-    found.append('\n'.join(rest[:size]).strip())
-  valid = [function for function in found if not syntax_error(function)]
-  return (valid or found or [''])[-1]
+    end = first + _size(
+        [line.removeprefix(indent) for line in closed[first:]], start - first)
+    found.append((len(indent), '\n'.join(
+        line.removeprefix(indent) for line in lines[first:end]).strip()))
+  valid = [x for x in found if not syntax_error(x[1])] or found
+  outermost = min((depth for depth, _ in valid), default=0)
+  return ['', *(x for depth, x in valid if depth == outermost)][-1]
 
 
 def _size(lines: list[str], definition: int) -> int:
@@ -54,7 +57,7 @@ def _size(lines: list[str], definition: int) -> int:
 
   `definition` is the index of the line with its name, after the decorators.
   """
-  size = depth = 0
+  size, depth, last = 0, 0, ''
   is_complete = False  # Whether the line with the name and its colon has ended.
   try:
     for token in tokenize.generate_tokens(
@@ -66,9 +69,12 @@ def _size(lines: list[str], definition: int) -> int:
       if is_complete and not depth:
         return size
       if token.type == tokenize.NEWLINE:
-        is_complete |= token.start[0] > definition
+        if token.start[0] > definition and not is_complete:
+          is_complete = True
+          if last != ':':  # The whole function is in one line.
+            return size
       elif token.type not in (tokenize.INDENT, tokenize.DEDENT):
-        size = token.end[0]
+        size, last = token.end[0], token.string
   except IndentationError:
     return size
   except (tokenize.TokenError, SyntaxError, ValueError):

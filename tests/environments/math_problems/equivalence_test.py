@@ -339,6 +339,15 @@ PAIRS = (
     (r'\sqrt{x^2}', [r'|x|'], ['x', '-x']), (r'|x|', [], ['x']),
     (r'\sqrt{(x-100)^2}', [], ['100-x', 'x-100']),
     (r'\frac97', [r'\left.\frac97\right.', r'\left( \frac97 \right)'], []),
+    (r'\ln\frac{p}{1-p}', [r'\ln p-\ln(1-p)'], [r'\ln p-\ln(1+p)']),
+    (r'(1-x)\sqrt{1-x}', [r'\sqrt{(1-x)^3}'], [r'(x-1)\sqrt{1-x}']),
+    (r'\sqrt[3]{x^2}', ['x^{2/3}'], ['x^{3/2}']),
+    (r'\sqrt{a+b-2\sqrt{ab}}', [], [r'\sqrt b-\sqrt a', r'\sqrt a-\sqrt b']),
+    (r'\sqrt{x^4-10x^3+37x^2-60x+36}', ['|x^2-5x+6|'], ['x^2-5x+6']),
+    # Points and choices may be E or I.
+    ('5', ['DE=5', '|AE|=5', 'E=5'], ['DE=6']), ('AE=5', ['5'], []),
+    (r'\text{(E)}', ['E', '(E)', r'\textbf{(E)}'], ['e', 'D']),
+    ('IV', [], ['VI']), ('-1', ['i^2'], ['I^2']),
     # Capitals are no constants, and choices have an order.
     ('e', ['e^1'], ['E']), ('i', [r'\sqrt{-1}'], ['I']), ('E', ['E'], ['e']),
     ('2e', [], ['2E']), ('1500', ['1.5E3', '1.5e3'], []), ('AB', [], ['BA']),
@@ -361,11 +370,11 @@ def test_values_at_a_point_tell_most_different_formulas(monkeypatch):
       ('x-y', 'y-x'), ('2x', 'x^2'), (r'2^{-99}x', r'2^{-98}x'),
       (r'\sin x', r'\cos x'), ('ix', 'x'), ('x', 'x+10^{-30}')):
     assert not equivalence.equivalent(answer, gold)
+  assert equivalence.equivalent('(x+1)^2', 'x^2+2x+1')
   assert not asked
-  # Equal at the point, infinite there, or a sum of unknown length.
+  # Equal at the point, or a sum of unknown length.
   for answer, gold in (
-      ('(x+1)^2', 'x^2+2x+1'), (r'\frac{1}{7x-8}', r'\frac{2}{7x-8}'),
-      (r'\sum_{k=1}^{n} k^k', 'n+1')):
+      (r'\sin(2x)', r'2\sin x\cos x'), (r'\sum_{k=1}^{n} k^k', 'n+1')):
     equivalence.equivalent(answer, gold)
     assert asked, answer
     asked.clear()

@@ -33,6 +33,14 @@ PLAIN = 'def f(x):\n    return x'
      '@staticmethod\ndef f(x):\n    return x'),
     (f'async {PLAIN}\nno', f'async {PLAIN}'),
     ('def f(x): return x\nno', 'def f(x): return x'),
+    # A fence ends a function, and so does a line with all of it.
+    (f'```python\n{PLAIN}\n```\n    - Time: O(n)\n', PLAIN),
+    ('```\ndef f(x): return x\n```\n  - ok', 'def f(x): return x'),
+    ('def f(x): return x\n  no', 'def f(x): return x'),
+    (f'{PLAIN[:9]}\n    """\n```\nx\n```\n    """\n    return x\nno',
+     f'{PLAIN[:9]}\n    """\n\nx\n\n    """\n    return x'),
+    # The least indented definition counts,
+    (f'{PLAIN}\nclass A:\n    def f(self, x):\n        return 1', PLAIN),
     # The last definition counts, if Python can read it.
     (f'def f(x):\n    return 1\n\nBetter:\n{PLAIN}', PLAIN),
     (f'{PLAIN}\n\nThe line\ndef f(x):\nis the name.', PLAIN),
