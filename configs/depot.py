@@ -44,7 +44,7 @@ _LEARNING_RATES = {
         'tree_next_phase': (8e-3, 4e-3, 4e-3),
         'tree_monte_carlo': (8e-3, 1e-3, 2e-3),
         'mas_grpo': (1e-3, 2e-3, 2e-3, 1e-3),
-        'mas_grpo_agent_turn': (1e-3, 2e-3, 4e-3, 4e-3),
+        'mas_grpo_agent_turn': (2e-3, 2e-3, 4e-3, 4e-3),
         'mas_grpo_to_go': (4e-3, 2e-3, 4e-3),
         'mas_grpo_immediate': (4e-3, 2e-3, 4e-3),
         'gigpo': (4e-3, 2e-3, 4e-3),

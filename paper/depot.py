@@ -88,22 +88,23 @@ VARIANTS = {
     'turns': {'3': ({'T': '3'}, {'rollout.num_tasks': 4})},
     'learning_rate': {
         rate: ({}, {'optimizer.learning_rate': float(rate)})
-        for rate in ('2e-3', '4e-3')},
+        for rate in ('2e-3', '4e-3', '8e-3')},
     # Orders that a prompt shows. The limit changes no prompt of a pair.
     'prompt_limit': {
         'single agent, 3 orders': (
             {'system': 'sa_at_grpo'}, {'environment.options.prompt_limit': 3})},
 }
-# Table -> title of a row -> system of `ARMS` in `mixed`. The others are
-# compared with the first.
+# AT-GRPO with its own rate, from the base models of the tables above. Those of
+# `ARMS` in `mixed` were made again, on another processor.
+_SAME = 'depot_learning_rate/mixed/8e-3'
+# Table -> title of a row -> workdir. The others are compared with the first.
 UNCHANGED = {
-    'agents': {'2': 'at_grpo', '1': 'sa_at_grpo'},
-    'policies': {'shared': 'at_grpo'},
-    'selection': {'greedy': 'at_grpo', 'uniform': 'tree_uniform'},
-    'group_size': {'8': 'at_grpo'},
-    'learning_rate': {'8e-3': 'at_grpo'},
-    'turns': {'6': 'at_grpo'},
-    'prompt_limit': {'pair': 'at_grpo', 'single agent': 'sa_at_grpo'},
+    'agents': {'2': _SAME, '1': 'depot/mixed/sa_at_grpo'},
+    'policies': {'shared': _SAME},
+    'selection': {'greedy': _SAME, 'uniform': 'depot/mixed/tree_uniform'},
+    'group_size': {'8': _SAME}, 'learning_rate': {'8e-3': _SAME},
+    'turns': {'6': _SAME},
+    'prompt_limit': {'pair': _SAME, 'single agent': 'depot/mixed/sa_at_grpo'},
 }
 
 # Rows of `experiments._depot_roles`.

@@ -21,11 +21,17 @@ from paper import table as table_lib
 _NOTE = (
     'area: mean of the return on {num_tasks} held-out tasks over the budget, '
     'in percent of the maximum. 95 %: interval of the mean of new seeds. '
-    "p (Holm): Welch's test of seeds, adjusted for the number of comparisons "
-    'in this table. choices until 90 %: until a validation, mean over the '
+    'p (Holm): exact permutation test of seeds, adjusted for the number of '
+    'comparisons in this table; empty if these numbers of seeds cannot give '
+    'one below 0.05. low seeds: their last return is below half of that of the '
+    "row's best seed. choices until 90 %: until a validation, mean over the "
     'seeds; empty if a seed never reached it. invalid answers: of all agents, '
     'after training. The learning rate has the largest area in a search over '
     '{rates} on two other seeds and other tasks.')
+
+# Column -> seeds. The second half was added after the first had been seen.
+_HALVES = {
+    'area of seeds 0 to 4 %': slice(5), 'area of seeds 5 to 9 %': slice(5, 10)}
 
 
 def make(records: records_lib.Records) -> list[table_lib.Table]:
@@ -37,15 +43,8 @@ def make(records: records_lib.Records) -> list[table_lib.Table]:
         for title, system in depot.ARMS_OF[reward].items()}, {}))
   for table, rows in depot.VARIANTS.items():
     tables.append((f'{table}, `mixed`', 'mixed', {
-        name: f'depot_{table}/mixed/{name}' for name in rows}, {
-            name: f'depot/mixed/{system}'
-            for name, system in depot.UNCHANGED[table].items()}))
-  # The searched rate of AT-GRPO is 8e-3, with which some seeds stay low.
-  half_rate = 'depot_learning_rate/mixed/4e-3'
-  if depot.seeds_of(records.curves, half_rate):
-    tables.append(('`mixed` against AT-GRPO at 4e-3', 'mixed', {
-        title: f'depot/mixed/{system}' for title, system in depot.ARMS.items()
-        if system != 'at_grpo'}, {'AT-GRPO, 4e-3': half_rate}))
+        name: f'depot_{table}/mixed/{name}' for name in rows
+        if name not in depot.UNCHANGED[table]}, depot.UNCHANGED[table]))
   tables.append(('roles, `outcome`', 'outcome', {
       name: f'depot_roles/outcome/{name}' for name in depot.ROLES}, {}))
   made = []
@@ -87,7 +86,8 @@ def _table(
       'area': functools.partial(depot.area, budget=budget),
       at: functools.partial(depot.return_at, num_choices=reported_at)}
   baseline = next(iter(rows))
-  lines, p_values = [], {}  # p_values: (index of a line, column) -> p.
+  # (index of a line, column) -> p, and the smallest p of as many seeds.
+  lines, p_values, smallest = [], {}, {}
   for name, curves in rows.items():
     if not curves:
       continue
@@ -109,8 +109,15 @@ def _table(
       if name != baseline and min(len(values), len(others)) > 1:
         cells[f'{measure} minus {baseline}'] = rows_lib.signed(
             f'{100 * (values.mean() - others.mean()):+.1f}')
-        p_values[len(lines), f'p (Holm) of the {measure}'] = (
-            statistics.p_value_of_seeds(values, others, depot.NUM_TASKS))
+        key = len(lines), f'p (Holm) of the {measure}'
+        p_values[key] = statistics.p_value_of_seeds(values, others)
+        smallest[key] = statistics.smallest_p(len(values), len(others))
+    last = np.array([curve['returns'][-1] for curve in curves])
+    cells['low seeds'] = f'{np.sum(last < last.max() / 2)}'
+    if len(curves) >= 2 * statistics.MIN_SEEDS and is_trained:
+      areas = np.array([depot.area(curve, budget) for curve in curves])
+      for column, half in _HALVES.items():
+        cells[column] = rows_lib.percent(areas[half].mean())
     if is_trained:
       until = np.mean([depot.choices_until(curve, 0.9) for curve in curves])
       cells |= {
@@ -123,13 +130,14 @@ def _table(
     lines.append(cells)
   adjusted = statistics.holm(list(p_values.values()))
   for (index, column), p in zip(p_values, adjusted):
-    lines[index][column] = rows_lib.p_text(p)
+    if len(p_values) * smallest[index, column] < 0.05:
+      lines[index][column] = rows_lib.p_text(p)
   columns = ['', 'seeds']
   for measure in measure_fns:
     columns += [f'{measure} %', f'95 % of the {measure}',
                 f'{measure} minus {baseline}', f'p (Holm) of the {measure}']
-  columns += ['choices until 90 %', 'invalid answers %', 'learning rate',
-              'updates', 'minutes', 'peak GiB']
+  columns += ['low seeds', *_HALVES, 'choices until 90 %', 'invalid answers %',
+              'learning rate', 'updates', 'minutes', 'peak GiB']
   return table_lib.Table.create(
       f'Depot: {title}, {budget // 1000}k choices', columns, lines,
       _NOTE.format(

@@ -292,10 +292,10 @@ def compared_lines(name: str) -> list[str]:
 
 
 def depot_lines(title: str) -> list[str]:
-  """A table of Depot: seeds, and both measures with intervals and p."""
+  """A table of Depot: seeds, low ones, and measures with intervals and p."""
   lines = []
   for row in stored_rows(title):
-    cells = [row[''], row['seeds']]
+    cells = [row[''], row['seeds'], row['low seeds']]
     for measure in (
         name.removesuffix(' %') for name in row
         if re.fullmatch('(area|return at .*) %', name)):
@@ -342,7 +342,6 @@ def test_quoted_p_are_adjusted():
       'docs/when_at_grpo.md': (
           *_DEPOT['docs/when_at_grpo.md'],
           *(f'Depot: {table}, `mixed`, 8k choices' for table in depot.VARIANTS),
-          'Depot: `mixed` against AT-GRPO at 4e-3, 8k choices',
           'Depot: roles, `outcome`, 60k choices')}
   for page, titles_of_page in titles.items():
     adjusted = [
