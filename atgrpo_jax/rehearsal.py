@@ -5,16 +5,19 @@ So a mistake in an environment or in a function of the user shows in seconds.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import types as python_types
 
 import numpy as np
 
 from atgrpo_jax import config as config_lib
+from atgrpo_jax import errors
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 
@@ -27,7 +30,8 @@ def rehearse(
 
   Raises the UserError that training would raise.
   """
-  contract.check_environment(experiment.environment)
+  if isinstance(experiment.executor, workers_lib.Workers):
+    contract.check_environment(experiment.environment)
   runner = _Rehearsal(
       environment=experiment.environment, policy_map=experiment.policy_map,
       policies={
@@ -40,9 +44,11 @@ def rehearse(
       seed=experiment.config.seed, train_step=0, executor=experiment.executor,
       alpha=experiment.rollout.alpha)
   rollout = dataclasses.replace(experiment.rollout, group_size=2)
-  trees = runner.play([credit.play_task(runner, task, rollout)])
-  if not experiment.critics:
-    credit.assign_advantages(trees, experiment.advantage, rollout)
+  # Another task may work.
+  with contextlib.suppress(errors.InfrastructureError):
+    trees = runner.play([credit.play_task(runner, task, rollout)])
+    if not experiment.critics:
+      credit.assign_advantages(trees, experiment.advantage, rollout)
 
 
 class _Rehearsal(runner_lib.EpisodeRunner):

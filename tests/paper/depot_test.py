@@ -148,7 +148,7 @@ def test_team_rewards_make_both_group_keys_of_grpo_equal():
 
 def test_a_cell_is_reproduced(tmp_path):
   """The first steps of a training, from the base model in models/."""
-  path = 'depot/mixed/at_grpo/seed-0'
+  path = 'depot_learning_rate/mixed/8e-3/seed-0'
   job, = run.choose(experiments.make_jobs('nano', 1), [path])
   config = depot_config.get_config(job.config.partition(':')[2])
   config.update_from_flattened_dict(job.overrides | {
