@@ -139,10 +139,8 @@ class Experiment:
     """Returns what a checkpoint must match: config, models and code."""
     return {
         'config_hash': workdir_lib.config_hash(self.config.to_dict()),
-        'frozen': self._frozen_digests, 'code': self.code_digests,
-        'files': {
-            name: hub.digest(policy.folder)
-            for name, policy in self.policies.items()}}
+        'frozen': self._frozen_digests, 'files': self._file_digests,
+        'code': self.code_digests}
 
   @functools.cached_property
   def code_digests(self) -> dict[str, str]:
@@ -156,6 +154,13 @@ class Experiment:
             name: rules.module_digest(key, name)
             for key, name in modules.items()
             if name and name.partition('.')[0] != 'environments'}
+
+  @functools.cached_property
+  def _file_digests(self) -> dict[str, str]:
+    """Policy -> digest of the files of its model besides the weights."""
+    return {
+        name: hub.digest(policy.folder)
+        for name, policy in self.policies.items()}
 
   @functools.cached_property
   def _frozen_digests(self) -> dict[str, str]:

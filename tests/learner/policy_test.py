@@ -119,7 +119,9 @@ def test_a_run_resumes_only_with_the_files_that_it_read(
       'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.1,
       'train.num_steps': 1, 'train.checkpoint_every': 1,
       'evaluation.validate_every': 1}
-  assert train.train(echo.experiment(folder, **changes), tmp_path / 'run')
+  experiment = echo.experiment(folder, **changes)
+  assert train.train(experiment, tmp_path / 'run')
+  identity = experiment.identity()
   (folder / 'README.md').write_text('Not read.')
   changes['train.num_steps'] = 2
   assert train.train(echo.experiment(folder, **changes), tmp_path / 'run')
@@ -130,6 +132,8 @@ def test_a_run_resumes_only_with_the_files_that_it_read(
   else:  # Without an effect on the run.
     content += b'\n'
   path.write_bytes(content)
+  # A running trainer saves the digests of what it has read.
+  assert experiment.identity() == identity
   changes['train.num_steps'] = 3
   with pytest.raises(errors.UserError, match=f'{words}.*{folder} have changed'):
     train.train(echo.experiment(folder, **changes), tmp_path / 'run')
