@@ -87,14 +87,16 @@ def _copy(folder: pathlib.Path) -> pathlib.Path:
     copy = copies / os.fspath(folder).partition('://')[2]
     if not copy.is_dir():
       copy.parent.mkdir(parents=True, exist_ok=True)
-      new = pathlib.Path(tempfile.mkdtemp(dir=copies))
-      for name, *_ in listing:
-        bucket.get_file(name, str(new / name.rpartition('/')[2]))
-      try:
-        new.rename(copy)
-      except OSError:
-        if not copy.is_dir():  # No other process was faster.
-          raise
+      with tempfile.TemporaryDirectory(dir=copies) as parent:
+        new = pathlib.Path(parent, 'new')
+        new.mkdir()
+        for name, *_ in listing:
+          bucket.get_file(name, str(new / name.rpartition('/')[2]))
+        try:
+          new.rename(copy)
+        except OSError:
+          if not copy.is_dir():  # No other process was faster.
+            raise
   except Exception as error:
     if not (isinstance(error, OSError) or files.is_from_client(error)):
       raise
