@@ -112,12 +112,11 @@ def _table(
         key = len(lines), f'p (Holm) of the {measure}'
         p_values[key] = statistics.p_value_of_seeds(values, others)
         smallest[key] = statistics.smallest_p(len(values), len(others))
+      if measure == 'area' and len(values) >= 2 * statistics.MIN_SEEDS:
+        for column, half in _HALVES.items():
+          cells[column] = rows_lib.percent(values[half].mean())
     last = np.array([curve['returns'][-1] for curve in curves])
     cells['low seeds'] = f'{np.sum(last < last.max() / 2)}'
-    if len(curves) >= 2 * statistics.MIN_SEEDS and is_trained:
-      areas = np.array([depot.area(curve, budget) for curve in curves])
-      for column, half in _HALVES.items():
-        cells[column] = rows_lib.percent(areas[half].mean())
     if is_trained:
       until = np.mean([depot.choices_until(curve, 0.9) for curve in curves])
       cells |= {
