@@ -49,6 +49,7 @@ def play_task(
     group, = node.groups
     returns, team_returns = group.returns, node.team_rewards
     if spec.return_type == 'monte_carlo':
+      node = runner.truncate(node, range(spec.group_size))
       continuations = yield from _continuations(
           runner, node, index, positions, spec)
       team_returns = team_returns + continuations
@@ -57,6 +58,7 @@ def play_task(
     tree_lib.check_any_known(returns, node)
     chosen = spec.select(
         returns, team_returns.astype(np.float32), runner.node_rng(group.key))
+    node = runner.truncate(node, [chosen])
     nodes.append(
         dataclasses.replace(node.with_returns([returns]), chosen=chosen))
     step = node.steps[chosen]

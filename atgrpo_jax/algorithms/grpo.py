@@ -82,6 +82,7 @@ def play_episodes(
   first, *later = positions
   root = yield from runner.expand(
       task_id, state, first, group_size=num_episodes, branch=branch)
+  root = runner.truncate(root, range(num_episodes))
   unfinished = [i for i in range(num_episodes) if not root.is_leaf(i)]
   chains = yield [
       play_episode(
@@ -102,6 +103,7 @@ def play_episode(
   for position in positions:
     node = yield from runner.expand(
         task_id, state, position, group_size=1, branch=branch)
+    node = runner.truncate(node, [0])
     nodes.append(node)
     if node.is_leaf(0):
       break

@@ -74,6 +74,7 @@ def _expand(
     chosen = spec.select(
         weighted, weighted, runner.node_rng(node.groups[0].key))
     node, continued = dataclasses.replace(node, chosen=chosen), [chosen]
+  node = runner.truncate(node, continued)
   continued = [j for j in continued if not node.is_leaf(j)]
   if (spec.stop_above is not None and continued
       and np.nanmean(weighted) > spec.stop_above):

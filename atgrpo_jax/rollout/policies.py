@@ -114,11 +114,18 @@ def sampling_policies(
 # Prompts.
 
 
+def prompt_limit(
+    buckets: batching.Buckets, max_new_tokens: int,
+    config: model.ModelConfig) -> int:
+  """The largest number of tokens in a prompt."""
+  return min(buckets.prompt[-1], config.max_positions - max_new_tokens)
+
+
 def check_prompt(
     length: int, key: types.GroupKey, *, buckets: batching.Buckets,
     max_new_tokens: int, config: model.ModelConfig) -> None:
   """Raises UserError if a prompt is too long; prompts are never cut."""
-  limit = min(buckets.prompt[-1], config.max_positions - max_new_tokens)
+  limit = prompt_limit(buckets, max_new_tokens, config)
   if length > limit:
     raise errors.UserError(
         f'The prompt of role {key.role!r} in task {key.task_id!r}, turn '
@@ -135,7 +142,7 @@ def check_first_prompts(
   """Raises UserError unless every task starts and its first prompts fit.
 
   Only the longest prompt of each role, by characters, is encoded. The runner
-  checks all others, including the prompts that contain completions.
+  checks all first prompts, and `EpisodeRunner.truncate` all later ones.
   """
   longest = {role: (-1, '', []) for role in environment.phases[0]}
   for task in tasks:

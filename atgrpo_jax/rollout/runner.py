@@ -71,6 +71,7 @@ class Usage:
   completion_tokens: int = 0
   model_calls: int = 0  # Completions.
   cut_completions: int = 0  # Completions without a stop token.
+  overlong_prompts: int = 0  # Each ended an episode, which is truncated.
   environment_steps: int = 0  # Requested; equal ones are computed once.
   program_runs: int = 0
   infrastructure_failures: int = 0
@@ -286,6 +287,36 @@ class EpisodeRunner:
               for i, sample in enumerate(zip(
                   group.completions, group.logprobs, texts[index])))))
     return dataclasses.replace(node, groups=tuple(groups))
+
+  def truncate(
+      self, node: tree_lib.Node, joint_actions: Sequence[int]) -> tree_lib.Node:
+    """Ends the episodes of joint actions whose next prompt is too long.
+
+    Their steps are done and truncated, and keep their rewards.
+    """
+    steps = list(node.steps)
+    for j in joint_actions:
+      if not node.is_leaf(j) and not self._has_room(node, steps[j].state):
+        steps[j] = dataclasses.replace(steps[j], done=True, truncated=True)
+        self.usage.overlong_prompts += 1
+    return dataclasses.replace(node, steps=tuple(steps))
+
+  def _has_room(self, node: tree_lib.Node, state: env_api.State) -> bool:
+    """Whether the prompts of the phase after `node` fit."""
+    order = positions(self.environment)
+    turn, phase = order[order.index((node.turn, node.phase)) + 1]
+    for role in self.environment.phases[phase]:
+      policy = self.policy_of(role)
+      limit = policies_lib.prompt_limit(
+          self.buckets, self.max_new_tokens, policy.model.config)
+      messages = self.observe(state, types.GroupKey(
+          node.groups[0].key.task_id, role, turn, branch=0))
+      # A token is at least a byte, but for those of the template.
+      num_bytes = sum(len(str(x).encode()) + 64 for x in messages)
+      if num_bytes > limit and len(
+          policy.tokenizer.encode_prompt(messages)) > limit:
+        return False
+    return True
 
   def node_rng(self, key: types.GroupKey) -> np.random.Generator:
     """A generator that depends on the seed, step, task, turn and role."""

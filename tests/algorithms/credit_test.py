@@ -211,6 +211,26 @@ def test_environment_without_end_is_named(kind):
     scripted.collect(runner, {'A': 99}, group_size=2, **kind)
 
 
+class Growing(scripted.Counting):
+  """Has no room for a prompt after the first turn."""
+
+  def observe(self, state, role):
+    message, = super().observe(state, role)
+    return [message | {'content': message['content'] + 99 * state.turn * 'x'}]
+
+
+@pytest.mark.parametrize('kind', [
+    {}, {'return_type': 'monte_carlo'}, {'mode': 'parallel'},
+    {'mode': 'joint', 'return_type': 'return_to_go'},
+    {'mode': 'joint', 'return_type': 'immediate', 'selection': 'uniform'}])
+def test_prompt_without_room_ends_its_episode(kind):
+  runner = scripted.make_runner(environment=Growing())
+  tree, = scripted.collect(runner, {'A': 99}, group_size=2, **kind)
+  assert {*scripted.episodes(tree)} == {('A', 1, False, True)}
+  assert {node.turn for node in tree.nodes} == {0}
+  assert runner.usage.overlong_prompts > 0
+
+
 class Terms(scripted.Counting):
   """Pays a term named after the last digit of the total."""
 
