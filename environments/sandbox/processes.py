@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import struct
 
@@ -63,8 +64,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def usage(pid: int) -> tuple[int, float, int] | None:
-  """Number of threads, CPU seconds and resident bytes of a process.
+  """Number of threads, CPU seconds and bytes of memory of a process.
 
+  Page tables are memory, too: one page in each GiB takes two more for them.
   None if its main thread has ended: the kernel then reports no memory, although
   other threads may go on.
   """
@@ -74,7 +76,7 @@ def usage(pid: int) -> tuple[int, float, int] | None:
   ticks = int(fields[11]) + int(fields[12])
   return (
       int(fields[17]), ticks / os.sysconf('SC_CLK_TCK'),
-      int(fields[21]) * os.sysconf('SC_PAGESIZE'))
+      int(fields[21]) * os.sysconf('SC_PAGESIZE') + _page_table_bytes(pid))
 
 
 def kill_descendants() -> None:
@@ -103,18 +105,29 @@ def children(pid: int) -> set[int]:
 
 
 def _stat(pid: int) -> list[bytes]:
-  """Fields of /proc/PID/stat from the state on; zeros if it is gone.
+  """Fields of /proc/PID/stat from the state on; zeros if it is gone."""
+  return _read(pid, 'stat').rpartition(b')')[2].split() or [b'0'] * 22
+
+
+def _page_table_bytes(pid: int) -> int:
+  """VmPTE of a process; 0 if it is gone or the kernel does not say."""
+  match = re.search(rb'VmPTE:\s*(\d+)', _read(pid, 'status'))
+  return 1024 * int(match[1]) if match else 0
+
+
+def _read(pid: int, name: str) -> bytes:
+  """A file of /proc/PID; empty if it is gone.
 
   Reads without `open`, which takes five times as long.
   """
   try:
-    fd = os.open(f'/proc/{pid}/stat', os.O_RDONLY)
+    fd = os.open(f'/proc/{pid}/{name}', os.O_RDONLY)
     try:
-      return os.read(fd, 1000).rpartition(b')')[2].split()
+      return os.read(fd, 4000)
     finally:
       os.close(fd)
   except OSError:
-    return [b'0'] * 22
+    return b''
 
 
 def _check(result: int, name: str) -> None:

@@ -158,6 +158,12 @@ THREADS = 'stopped: more than 64 threads', "can't start new thread\n"
     ('x = []\nwhile True: x.append(bytes(1 << 20))', MEMORY),
     ('import mmap\nx = []\nwhile True: x.append(mmap.mmap(-1, 1 << 22, 34))',
      MEMORY),
+    # Pages of zeros are not resident, but their page tables take memory.
+    ('import ctypes\nmmap = ctypes.CDLL(None).mmap\n'
+     'mmap.restype = ctypes.c_void_p\n'
+     'for i in range(60_000):\n  ctypes.c_char.from_address(mmap(\n'
+     '    ctypes.c_void_p((1 << 40) + (i << 30)), 4096, 1, 0x32, -1, 0)).value',
+     MEMORY),
     ('import resource\nresource.setrlimit(9, (200 << 20, 200 << 20))\n'
      '[0] * 10**9', MEMORY),
     ('import threading, time\nthreading.stack_size(65536)\nwhile True:\n'
