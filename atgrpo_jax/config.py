@@ -243,7 +243,8 @@ class Experiment:
         temperature=temperature, seed=self.config.seed, train_step=step,
         executor=self.executor, is_stopped=is_stopped,
         alpha=self.rollout.alpha,
-        keep_truncated=self.config.rollout.keep_truncated, top_k=top_k,
+        keep_truncated=self.config.rollout.keep_truncated,
+        step_seconds=self.config.environment.step_seconds, top_k=top_k,
         top_p=top_p)
 
   @property
@@ -567,6 +568,9 @@ def check_run(config: ml_collections.ConfigDict) -> None:
   for name, min_value in _MIN_VALUES.items():
     section, _, key = name.partition('.')
     errors.check_number(name, config[section][key], min_value=min_value)
+  errors.check_number(
+      'environment.step_seconds', config.environment.step_seconds,
+      greater_than=0)
   if not train.num_steps and not train.completion_tokens:
     raise errors.UserError(
         'train.num_steps=0 and train.completion_tokens=0: the run would never '

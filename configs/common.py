@@ -353,6 +353,9 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # Processes that step environments, and programs that run at the same time, on
   # each host. 0: half as many as the host has cores, from 2 to 32.
   c.environment.num_workers = c.environment.program_slots = 0
+  # Limit of a step, with its time in the queue of the sandbox. A slower step
+  # ends its episode, with the outcome TIMEOUT and the least team reward.
+  c.environment.step_seconds = 7200.0
 
   c.sandbox = config_dict.ConfigDict()
   # Isolation of model-written programs: 'bwrap', 'kernel', 'auto' (the stronger

@@ -25,7 +25,8 @@ REPORT = 'report.html'
 _MAY_CHANGE = ('evaluation', 'export', 'mesh', 'sandbox',
                'train.num_steps', 'train.completion_tokens', 'train.writers',
                'train.profile_steps',
-               'environment.num_workers', 'environment.program_slots')
+               'environment.num_workers', 'environment.program_slots',
+               'environment.step_seconds')
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,16 @@ Worker processes import this module, so it must not import jax.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import faulthandler
 import json
+import math
 import pickle
 import reprlib
+import signal
+import threading
 import traceback
 from typing import Any, NamedTuple
 
@@ -111,17 +115,30 @@ def show(
 
 
 def step_all(
-    environment: env_api.Environment,
-    requests: Sequence[StepRequest]) -> list[env_api.Step]:
+    environment: env_api.Environment, requests: Sequence[StepRequest],
+    seconds: float = math.inf) -> list[env_api.Step]:
   """Steps each state with its actions, in a worker process.
 
-  The executor's pickling of the result may raise UserError, too.
+  A step that takes longer than `seconds` has the outcome TIMEOUT and the least
+  team reward, and ends its episode. The executor's pickling of the result may
+  raise UserError, too.
   """
   steps = _Steps()
   for request in requests:
     where = _where(request.actions, request.task_id, request.turn)
-    with _Call(environment, 'step', where):
-      step = environment.step(request.state, request.actions)
+    try:
+      with _Call(environment, 'step', where), _time_limit(seconds):
+        step = environment.step(request.state, request.actions)
+    except _TooSlowError:
+      print(
+          f'warning: {type(environment).__name__}.step took more than '
+          f'environment.step_seconds={seconds:g} {where}; the episode ends '
+          'there with the outcome TIMEOUT and the least team reward.')
+      step = env_api.Step(
+          state=request.state, team_reward=environment.team_reward_range[0],
+          local_rewards={}, reward_terms={}, done=True, success=False,
+          truncated=True,
+          outcomes=dict.fromkeys(request.actions, env_api.Outcome.TIMEOUT))
     try:
       steps.append(
           _checked(step, request.actions, environment.team_reward_range))
@@ -131,6 +148,35 @@ def step_all(
           'Step in environments/env_api.py.') from error
     steps.pickling.append(_Call(environment, 'step', where, _PICKLABLE))
   return steps
+
+
+class _TooSlowError(BaseException):
+  """A step reached its time limit; `except Exception` does not catch it."""
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+  """Raises _TooSlowError in the main thread of a process after `seconds`.
+
+  If C code does not return within twice the limit, the process ends.
+  """
+  if (seconds == math.inf
+      or threading.current_thread() is not threading.main_thread()):
+    yield
+    return
+
+  def stop(*_):
+    raise _TooSlowError
+
+  previous = signal.signal(signal.SIGALRM, stop)
+  faulthandler.dump_traceback_later(2 * seconds, exit=True)
+  signal.setitimer(signal.ITIMER_REAL, seconds)
+  try:
+    yield
+  finally:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    faulthandler.cancel_dump_traceback_later()
+    signal.signal(signal.SIGALRM, previous)
 
 
 class _Steps(list):
@@ -175,7 +221,8 @@ class _Call(contextlib.AbstractContextManager):
     self._where, self._advice = where, advice
 
   def __exit__(self, kind, error, frames) -> None:
-    if error is None or isinstance(error, (KeyboardInterrupt, signals.Stopped)):
+    if error is None or isinstance(
+        error, (KeyboardInterrupt, signals.Stopped, _TooSlowError)):
       return
     reported = errors.UserError(
         f'{self._function} failed {self._where} ({errors.one_line(error)}); '

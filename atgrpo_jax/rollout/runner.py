@@ -12,7 +12,9 @@ import collections
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent import futures
 import dataclasses
+import functools
 import itertools
+import math
 import time
 from typing import Any
 import zlib
@@ -110,6 +112,7 @@ class EpisodeRunner:
   # If False, the environment reads '' instead of a completion without a stop
   # token.
   keep_truncated: bool = True
+  step_seconds: float = math.inf  # Of `contract.step_all`.
   top_k: int = 0  # Of `programs.SamplerSpec`.
   top_p: float = 1.0
   # True abandons the episodes; checked between chunks.
@@ -363,9 +366,10 @@ class EpisodeRunner:
       num_workers *= self.executor.num_workers
     # No worker is idle while another has several steps.
     size = max(1, min(_STEPS_PER_BATCH, len(requests) // num_workers))
+    step_all = functools.partial(contract.step_all, seconds=self.step_seconds)
     return [
         self.executor.submit(
-            contract.step_all, self.environment, requests[first:first + size])
+            step_all, self.environment, requests[first:first + size])
         if i % jax.process_count() == jax.process_index() else None
         for i, first in enumerate(range(0, len(requests), size))]
 

@@ -105,10 +105,18 @@ def _grade(answer: str, gold: str) -> Verdict:
           return verdict
       except (OSError, ValueError):
         pass
-      if _grader is not None:
-        _grader.close()
-        _grader = None
+      except BaseException:  # The next request must not read this verdict.
+        _close()
+        raise
+      _close()
   raise _FailedError
+
+
+def _close():
+  global _grader
+  if _grader is not None:
+    _grader.close()
+    _grader = None
 
 
 class _Grader:

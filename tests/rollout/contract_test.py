@@ -3,8 +3,10 @@
 import dataclasses
 import decimal
 import fractions
+import functools
 import json
 import math
+import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -226,6 +228,27 @@ def test_exception_of_any_kind_survives_the_way_from_the_worker():
           f'Given.step failed {WHERE} (HasArguments: 3 words); {advice}.')
       assert 'in raise_arguments' in error.value.user_traceback
       assert 'contract.py' not in error.value.user_traceback
+
+
+def _wait():
+  while True:
+    try:
+      time.sleep(60)
+    except Exception:  # noqa: BLE001
+      pass
+
+
+def test_slow_step_is_a_timeout_and_the_worker_goes_on():
+  step_all = functools.partial(contract.step_all, seconds=0.2)
+  with workers_lib.Workers(1, 1, 'none') as running:
+    slow, step = running.submit(
+        step_all, Given(), [_request(_wait), _request(GOOD)]).result()
+    assert not any(running.take_counts().values())
+  assert slow == env_api.Step(
+      state=_wait, team_reward=0.0, done=True, truncated=True,
+      local_rewards={'a': 0.0}, reward_terms={},
+      outcomes={'a': env_api.Outcome.TIMEOUT})
+  assert step == GOOD
 
 
 def test_exit_is_named():
