@@ -231,8 +231,8 @@ class Workers:
         self._first.exception(), process.BrokenProcessPool):
       raise errors.UserError(
           'A worker process could not start; its error is in the log above. '
-          "Workers import the main script, so a script must use a run below "
-          "`if __name__ == '__main__':`.")
+          'Workers import the main script, so it must be a file, not standard '
+          "input, and use a run below `if __name__ == '__main__':`.")
 
   def _start_pool(self) -> None:
     self._context = _Context()
