@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
-import inspect
 import os
 import pathlib
 from typing import Any
@@ -22,6 +21,7 @@ import ml_collections
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import rules
+from atgrpo_jax import settings
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.distributed import fit
@@ -36,7 +36,6 @@ from atgrpo_jax.io import progress
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.learner import update
 from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -60,21 +59,6 @@ _AUTO = 'auto'
 # Results kept for the backward pass may take this fraction of a host's memory.
 _MAX_KEPT = 1 / 8
 _POLICY_SECTIONS = ('model', 'lora', 'optimizer')  # Keys of `per_policy`.
-# Required attributes of an `env_api.Environment`.
-_ENVIRONMENT = (
-    'roles', 'phases', 'max_turns', 'team_reward_range', 'reset', 'observe',
-    'step')
-# Logits divided by a smaller temperature may overflow.
-_MIN_TEMPERATURE = 1e-6
-_MIN_VALUES = {
-    'rollout.num_tasks': 1, 'rollout.max_new_tokens': 1, 'train.num_steps': 0,
-    'train.completion_tokens': 0, 'train.updates_per_rollout': 1,
-    'train.checkpoint_every': 1, 'train.groups_every': 1,
-    'train.diagnose_every': 0, 'evaluation.validate_every': 1,
-    'evaluation.num_samples': 1, 'evaluation.num_timed': 0,
-    'evaluation.top_k': 0, 'mesh.fsdp': 0, 'mesh.tensor': 0}
-
-
 @dataclasses.dataclass(frozen=True)
 class Experiment:
   """The typed objects of a run; policies and critics are keyed by name."""
@@ -291,7 +275,9 @@ def build(
     config: ml_collections.ConfigDict, *, sandbox: sandbox_lib.Sandbox | None,
     executor: workers_lib.Workers) -> Experiment:
   """Builds the experiment; raises UserError if it cannot work."""
-  environment, policy_map, rollout, advantage, critic = _read(config, sandbox)
+  environment, policy_map, rollout, advantage, critic = settings.read(
+      config, sandbox)
+  metrics_lib.check_writers(config.train.writers)
   names = policies_lib.policy_names(policy_map)
   chip = fit.chip_of(jax.local_devices()[0])
   if chip is not None:  # The smallest memory of all processes.
@@ -310,7 +296,8 @@ def check(config: ml_collections.ConfigDict) -> None:
   workers_lib.Workers(
       config.environment.num_workers, config.environment.program_slots,
       config.sandbox.level, config.sandbox.url)
-  _, policy_map, *_ = _read(config, None)
+  _, policy_map, *_ = settings.read(config, None)
+  metrics_lib.check_writers(config.train.writers)
   names = policies_lib.policy_names(policy_map)
   for sections in _policy_configs(config, names).values():
     if sections.model.trained == 'lora':
@@ -318,72 +305,6 @@ def check(config: ml_collections.ConfigDict) -> None:
           key: value for key, value in sections.lora.items()
           if key != 'folder'})
     _learner_spec(config, sections, None)
-
-
-def _read(
-    config: ml_collections.ConfigDict, sandbox: sandbox_lib.Sandbox | None,
-) -> tuple[
-    env_api.Environment, policies_lib.PolicyMap, spec_lib.RolloutSpec,
-    spec_lib.AdvantageSpec, spec_lib.CriticSpec]:
-  """Returns the parts of an experiment that need no devices and no models."""
-  check_run(config)
-  environment = make_environment(config, sandbox)
-  policy_map = policies_lib.make_policy_map(
-      config.policies, environment.roles, config.policy_map)
-  rollout = rollout_spec(config)
-  advantage = spec_lib.AdvantageSpec(**config.advantage)
-  spec_lib.check_terms(rollout, advantage)
-  critic = spec_lib.CriticSpec(**config.critic)
-  spec_lib.check_critic(critic, rollout, advantage)
-  return environment, policy_map, rollout, advantage, critic
-
-
-def rollout_spec(config: ml_collections.ConfigDict) -> spec_lib.RolloutSpec:
-  """Returns the switches of the rollout."""
-  return spec_lib.RolloutSpec(**{
-      field.name: config.rollout[field.name]
-      for field in dataclasses.fields(spec_lib.RolloutSpec)})
-
-
-def make_environment(
-    config: ml_collections.ConfigDict,
-    sandbox: sandbox_lib.Sandbox | None) -> env_api.Environment:
-  """Returns the environment; it cannot be stepped without a sandbox."""
-  name = config.environment.module
-  given = f'environment.module={name!r}'
-  make = rules.load(given, name, 'make_environment')
-  section = config.environment
-  arguments = {
-      'team': section.team, 'max_turns': section.max_turns,
-      'reward': section.reward, 'sandbox': sandbox, **section.options}
-  try:
-    inspect.signature(make).bind(**arguments)
-  except TypeError as error:
-    raise errors.UserError(
-        f'{given}: make_environment cannot be called with '
-        f'{", ".join(arguments)} ({error}); give it these parameters, or **_ '
-        'for those that it ignores. environment.options sets all after '
-        'sandbox.') from error
-  with errors.as_user_error():
-    try:
-      environment = make(**arguments)
-    except (LookupError, TypeError) as error:
-      raise errors.UserError(
-          f'{given}: make_environment failed ({errors.one_line(error)}); '
-          'check the section environment of the config.') from error
-  missing = [x for x in _ENVIRONMENT if not hasattr(environment, x)]
-  if missing:
-    raise errors.UserError(
-        f'{given}: the environment lacks '
-        f'{", ".join(missing)}; see environments/env_api.py.')
-  errors.check_number(
-      f'{given}: max_turns', environment.max_turns, min_value=1)
-  acting = [role for phase in environment.phases for role in phase]
-  if not acting or sorted(acting) != sorted(environment.roles):
-    raise errors.UserError(
-        f'{given}: each of the roles {environment.roles} '
-        f'must act in exactly one of the phases {environment.phases}.')
-  return environment
 
 
 def read_model(name: str, thinking: bool) -> ModelFiles:
@@ -557,43 +478,3 @@ def _pools(config, policies, devices) -> list[fit.Pool]:
   return [
       fit.Pool(len(pool), mesh_lib.num_slices(pool), pool_learners)
       for pool, pool_learners in learners.items()]
-
-
-def check_run(config: ml_collections.ConfigDict) -> None:
-  """Raises UserError for values that no spec checks."""
-  rollout, train, evaluation = config.rollout, config.train, config.evaluation
-  errors.check_number(
-      'seed', config.seed, min_value=0, less_than=2**32,
-      advice='; jax uses seeds modulo 2**32')
-  for name, min_value in _MIN_VALUES.items():
-    section, _, key = name.partition('.')
-    errors.check_number(name, config[section][key], min_value=min_value)
-  errors.check_number(
-      'environment.step_seconds', config.environment.step_seconds,
-      greater_than=0)
-  if not train.num_steps and not train.completion_tokens:
-    raise errors.UserError(
-        'train.num_steps=0 and train.completion_tokens=0: the run would never '
-        'end; set one of them.')
-  metrics_lib.check_writers(train.writers)
-  errors.check_choice(
-      'train.update_order', train.update_order, update.UPDATE_ORDERS)
-  if train.update_order != 'mixed' and train.updates_per_rollout > 1:
-    raise errors.UserError(
-        f'train.updates_per_rollout={train.updates_per_rollout} with '
-        f'update_order={train.update_order!r}, which makes one update per '
-        "turn or node; use 1, or update_order='mixed'.")
-  errors.check_number(
-      'rollout.temperature', rollout.temperature, min_value=_MIN_TEMPERATURE,
-      advice='; equal candidates have no advantage')
-  if evaluation.temperature:
-    errors.check_number(
-        'evaluation.temperature', evaluation.temperature,
-        min_value=_MIN_TEMPERATURE, advice=', or 0 for greedy decoding')
-  spec_lib.check_fraction('evaluation.top_p', evaluation.top_p)
-  max_completion = batching.Buckets(**config.buckets).completion[-1]
-  if rollout.max_new_tokens > max_completion:
-    raise errors.UserError(
-        f'rollout.max_new_tokens={rollout.max_new_tokens} exceeds the largest '
-        f'of buckets.completion, {max_completion}; lower it or raise the '
-        'bucket.')

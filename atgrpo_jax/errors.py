@@ -73,6 +73,16 @@ def check_number(
       f'{name}={value!r}: expected a finite number{"".join(given)}{advice}.')
 
 
+def check_sizes(name: str, sizes: Sequence[int], min_count: int = 1) -> None:
+  """Raises UserError unless the sizes are positive and strictly ascending."""
+  if (len(sizes) < min_count
+      or any(type(size) is not int or size < 1 for size in sizes)
+      or list(sizes) != sorted(set(sizes))):
+    raise UserError(
+        f'{name}={sizes}: give whole numbers above 0, the smallest first and '
+        'each once.')
+
+
 # Kind of a value in a JSON file -> what a message calls it.
 JSON_KINDS = {
     bool: 'true or false', int: 'a whole number from 1 to 2147483647',

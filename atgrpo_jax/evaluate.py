@@ -21,6 +21,7 @@ import numpy as np
 
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
+from atgrpo_jax import settings
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import grpo
 from atgrpo_jax.distributed import hosts
@@ -28,7 +29,6 @@ from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import contract
-from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
@@ -334,7 +334,7 @@ def evaluate_run(
   tasks = experiment.tasks(config.evaluation.test)
   policy_map = None
   if config.evaluation.policy_map:
-    policy_map = policies_lib.read_policy_map(
+    policy_map = settings.read_policy_map(
         'evaluation.policy_map', config.evaluation.policy_map,
         experiment.environment.roles)
     trained = set(experiment.policy_map.values())

@@ -19,6 +19,7 @@ from absl import logging
 from ml_collections import config_flags
 
 from atgrpo_jax import errors
+from atgrpo_jax import settings
 from atgrpo_jax.io import files
 from atgrpo_jax.io import progress
 from atgrpo_jax.io import signals
@@ -97,10 +98,11 @@ def main(argv: list[str]) -> int:
       raise errors.UserError(
           '--mode=compile_check: --config has no section compile_check; see '
           'configs/pod.py.')
-    from atgrpo_jax import config as config_lib
+    settings.read(config, None)
     from atgrpo_jax.compile_check import report
-    config_lib.check_run(config)
     return 0 if report.compile_check(config)['fits'] else DOES_NOT_FIT
+  if mode != 'doctor':  # Which reports mistakes beside those of other parts.
+    settings.read(_CONFIG.value, None)
   stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())

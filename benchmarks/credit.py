@@ -44,9 +44,9 @@ from typing import Any
 
 import numpy as np
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import rules
+from atgrpo_jax import settings
 from atgrpo_jax.algorithms import credit as credit_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -112,7 +112,7 @@ class Method:
 
 def rollout_spec(**switches) -> spec_lib.RolloutSpec:
   """The rollout of the default config, with changes."""
-  return dataclasses.replace(config_lib.rollout_spec(_CONFIG), **switches)
+  return dataclasses.replace(settings.rollout_spec(_CONFIG), **switches)
 
 
 def switched(
@@ -122,7 +122,7 @@ def switched(
   config.update_from_flattened_dict({
       'advantage.baseline': BASELINE, 'advantage.scale': 'none',
       **switches, 'rollout.group_size': group_size})
-  return Method(name, config_lib.rollout_spec(config), **config.advantage)
+  return Method(name, settings.rollout_spec(config), **config.advantage)
 
 
 def methods(group_size: int) -> list[Method]:

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import model
+from atgrpo_jax import settings
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import credit as credit_lib
 from atgrpo_jax.algorithms import spec as spec_lib
@@ -221,7 +221,7 @@ class Step:
         groups=(load.num_prompts,), microbatch_tokens=prompts_per_shard * (
             load.prompt_length + load.group_size * load.new_tokens))
     self._rollout = dataclasses.replace(
-        config_lib.rollout_spec(_CONFIG), group_size=load.group_size)
+        settings.rollout_spec(_CONFIG), group_size=load.group_size)
     self._steps = itertools.count()
     self._executor = futures.ThreadPoolExecutor(1)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import graphlib
 import pathlib
 import re
+import subprocess
 import sys
 
 import pytest
@@ -24,9 +25,8 @@ LAYERS = (
     ' atgrpo_jax.doctor',
     *(f'atgrpo_jax.{name}' for name in (
         'train', 'viewer', 'evaluate', 'rehearsal', 'saved_config', 'config',
-        'algorithms', 'rollout', 'sampling', 'learner',
-        'huggingface', 'model', 'rl', 'io', 'distributed',
-        'rules')),
+        'settings', 'algorithms', 'rollout', 'sampling', 'learner',
+        'huggingface', 'model', 'rl', 'io', 'distributed', 'rules')),
     'atgrpo_jax.types atgrpo_jax.errors',
 )
 _HEIGHTS = {
@@ -47,7 +47,8 @@ ALLOWED = {
 }
 # Package -> the lowest layer that may import it.
 VISIBLE_FROM = {
-    'environments': 'atgrpo_jax.rollout', 'ml_collections': 'atgrpo_jax.config'}
+    'environments': 'atgrpo_jax.rollout',
+    'ml_collections': 'atgrpo_jax.settings'}
 # Source text -> the only file that may contain it.
 OWNERS = {
     r'\bMesh\(': 'atgrpo_jax/distributed/mesh.py',
@@ -130,6 +131,12 @@ def test_imports_obey(rule, folders):
       problem for path, source in _sources(*folders).items()
       for problem in rule(path, source)]
   assert not problems, '\n'.join(['', *problems])
+
+
+def test_mistakes_in_a_config_are_found_without_jax():
+  subprocess.run([sys.executable, '-c', (
+      'import sys; import atgrpo_jax.settings; assert "jax" not in sys.modules'
+  )], cwd=ROOT, check=True)
 
 
 def test_imports_have_no_cycles():

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import api
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import main
 from atgrpo_jax import model
+from atgrpo_jax import settings
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
@@ -101,7 +101,7 @@ def test_episodes_of_depot_have_two_tokens_for_each_order():
   for system in depot.SYSTEMS:
     for num_orders in (1, 6):
       config = depot.get_config(f'system={system},T={num_orders}')
-      environment = config_lib.make_environment(config, None)
+      environment = settings.make_environment(config, None)
       num_tokens = config.rollout.max_new_tokens * len(
           environment.phases) * environment.max_turns
       assert num_tokens == 2 * num_orders, system
@@ -203,7 +203,7 @@ def test_longest_prompts_of_games_and_maths_fit(
   program = '```python\n' + '\ufffd' * (longest - 12) + '\n```'
   half = '\ufffd' * (longest // 2 - 8)
   actions = {'reasoner': half + '\\boxed{' + half + '}'}
-  environment = config_lib.make_environment(
+  environment = settings.make_environment(
       config, echo_sandbox.Constant(status, stdout, stderr))
   state = environment.reset(
       {'task_id': '0', **make_task(np.random.default_rng(0))})
@@ -237,7 +237,7 @@ def test_longest_prompts_of_programming_fit(name):
       'main': f'def add(x, y):\n  return "{large}"',
       'tester': 5 * f'```input\n{large}\n```\n```output\n{large}\n```\n'}
   with sandbox.SandboxServer(2) as server:
-    environment = config_lib.make_environment(
+    environment = settings.make_environment(
         config, sandbox.Sandbox(server.address))
     state = environment.reset(task)
     for phase in environment.phases * 2:

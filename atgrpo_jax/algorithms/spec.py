@@ -15,7 +15,6 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import rules
 from atgrpo_jax.algorithms import selection as selection_lib
-from atgrpo_jax.learner import batching
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import returns as returns_lib
 
@@ -241,7 +240,8 @@ class CriticSpec:
     errors.check_number(
         'critic.learning_rate', self.learning_rate, min_value=0)
     check_fraction('critic.gae_lambda', self.gae_lambda)
-    batching.check_sizes('critic.prompt_buckets', self.prompt_buckets)
+    errors.check_sizes(
+        'critic.prompt_buckets', self.prompt_buckets, min_count=0)
 
 
 def check_critic(

@@ -22,6 +22,7 @@ import ml_collections
 
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import model
+from atgrpo_jax import settings
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
@@ -129,8 +130,8 @@ def build(
     del thinking
     return pathlib.Path(folder), dimensions, None
 
-  environment = config_lib.make_environment(config, sandbox=None)
-  policy_map = policies_lib.make_policy_map(
+  environment = settings.make_environment(config, sandbox=None)
+  policy_map = settings.make_policy_map(
       config.policies, environment.roles, config.policy_map)
   names = policies_lib.policy_names(policy_map)
   config, policies = config_lib.build_policies(

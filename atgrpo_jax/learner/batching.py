@@ -25,10 +25,7 @@ class Buckets:
 
   def __post_init__(self):
     for name in ('prompt', 'completion', 'groups'):
-      sizes = getattr(self, name)
-      check_sizes(f'buckets.{name}', sizes)
-      if not sizes:
-        raise errors.UserError(f'buckets.{name}={sizes}: give a size.')
+      errors.check_sizes(f'buckets.{name}', getattr(self, name))
     errors.check_number(
         'buckets.microbatch_tokens', self.microbatch_tokens, min_value=1)
 
@@ -44,15 +41,6 @@ class Buckets:
     """Number of groups (or critic inputs) of this shape in a microbatch."""
     size = prompt_length + group_size * completion_length
     return max(1, self.microbatch_tokens // size) * self.num_shards
-
-
-def check_sizes(name: str, sizes: Sequence[int]) -> None:
-  """Raises UserError unless the sizes are positive and strictly ascending."""
-  if (any(type(size) is not int or size < 1 for size in sizes)
-      or list(sizes) != sorted(set(sizes))):
-    raise errors.UserError(
-        f'{name}={sizes}: give whole numbers above 0, the smallest first and '
-        'each once.')
 
 
 def bucket(length: int, sizes: Sequence[int], name: str) -> int:

@@ -30,8 +30,6 @@ from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import losses
 
-UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn', 'nodes')
-
 # Consecutive updates with non-finite gradients that stop the run.
 MAX_NONFINITE = 5
 _STOPPED = (

@@ -30,7 +30,6 @@ A scale is a function of all valid candidates of the step,
 
 from __future__ import annotations
 
-import chex
 import numpy as np
 
 from atgrpo_jax import rules
@@ -72,7 +71,6 @@ def group_advantages(
       None for one episode per candidate.
     values: [N] float, the critic's values of the prompts for 'critic'.
   """
-  chex.assert_equal_shape([returns, baseline_ids, valid])
   if weights is None:
     weights = np.ones(returns.shape)
   if episodes is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import re
 
 import jax
 
@@ -23,44 +22,6 @@ from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 
 PolicyMap = Mapping[str, str]  # role -> policy
-
-
-def make_policy_map(
-    policies: str, roles: Sequence[str],
-    pairs: Sequence[tuple[str, str]]) -> PolicyMap:
-  """Returns the policy map of a config's `policies` and `policy_map`.
-
-  'shared' is one policy for all roles; 'per_role' and 'lora_per_role' are one
-  policy for each role, with its name. (role, policy) `pairs` take precedence.
-  """
-  errors.check_choice(
-      'policies', policies, ('shared', 'per_role', 'lora_per_role'))
-  if pairs:
-    return read_policy_map('policy_map', pairs, roles)
-  if policies == 'shared':
-    return dict.fromkeys(roles, 'shared')
-  return read_policy_map('policies', [(role, role) for role in roles], roles)
-
-
-def read_policy_map(
-    key: str, pairs: Sequence[tuple[str, str]],
-    roles: Sequence[str]) -> PolicyMap:
-  """Returns the policy map of (role, policy) pairs, one for each role."""
-  if (any(not isinstance(pair, tuple) or [*map(type, pair)] != [str, str]
-          for pair in pairs)
-      or sorted(role for role, _ in pairs) != sorted(roles)):
-    example = tuple((role, 'a') for role in roles)
-    raise errors.UserError(
-        f'{key}={pairs!r}: expected a (role, policy) pair for every role, such '
-        f'as {example!r}.')
-  policy_map = dict(pairs)
-  for policy in policy_map.values():
-    # Policies name folders, for example those of `export`.
-    if not re.fullmatch(r'[A-Za-z0-9_]{1,64}', policy):
-      raise errors.UserError(
-          f'{key}: {policy!r} cannot name a policy; use at most 64 letters, '
-          'digits and underscores.')
-  return {role: policy_map[role] for role in roles}
 
 
 def policy_names(policy_map: PolicyMap) -> tuple[str, ...]:

@@ -48,8 +48,9 @@ _PREFILL_MULTIPLE = 128  # Of padded lengths, for the kernels of accelerators.
 # took 6 GiB.
 _MAX_CPU_PREFILL = 8192
 # Smallest number of positions of a row. Each power of two is compiled, and TPUs
-# pad fewer positions to this number.
-_MIN_CAPACITY = 128
+# pad fewer positions to this number. With bfloat16 on a CPU, attention to the
+# others takes less time than the compilation of another program.
+_MIN_CAPACITY, _MIN_CAPACITY_OF_BFLOAT16 = 128, 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,9 +148,10 @@ class Engine:
     self._slots: programs.Slots | None = None
     self._held: list[_HeldGroup | None] = []  # The group in each slot.
     self._past: model.RowCache | None = None
-    self._min_rows = (
-        _MIN_ROWS_OF_BFLOAT16
-        if sampled.is_on_cpu and sampled.dtype == 'bfloat16' else _MIN_ROWS)
+    self._min_rows, self._min_capacity = (
+        (_MIN_ROWS_OF_BFLOAT16, _MIN_CAPACITY_OF_BFLOAT16)
+        if sampled.is_on_cpu and sampled.dtype == 'bfloat16'
+        else (_MIN_ROWS, _MIN_CAPACITY))
     self._max_prefill = (
         max(1, _MAX_CPU_PREFILL // prompt_length)
         if sampled.is_on_cpu else num_slots[-1])
@@ -320,7 +322,7 @@ class Engine:
       if group is not None:
         group.rows = group_rows
     oldest = max(group.age for group in self._held if group is not None)
-    capacity = row_capacity(oldest + CHUNK)
+    capacity = _padded_size(oldest + CHUNK, self._min_capacity)
     if self._past is None:
       self._past = programs.empty_rows(
           num_rows=self._num_shards * num_rows, capacity=capacity,

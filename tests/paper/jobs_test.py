@@ -12,7 +12,7 @@ import threading
 from etils import epath
 import pytest
 
-from atgrpo_jax import config as config_lib
+from atgrpo_jax import settings
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import spec as spec_lib
 from paper import experiments
@@ -33,12 +33,12 @@ def test_jobs_are_valid_configs(scale):
       continue
     # Raises for an unknown key and for a value of another type.
     config = run.config_of(job)
-    rollout = config_lib.rollout_spec(config)
+    rollout = settings.rollout_spec(config)
     advantage = spec_lib.AdvantageSpec(**config.advantage)
     spec_lib.check_terms(rollout, advantage)
     spec_lib.check_critic(
         spec_lib.CriticSpec(**config.critic), rollout, advantage)
-    credit.check(config_lib.make_environment(config, None), rollout)
+    credit.check(settings.make_environment(config, None), rollout)
 
 
 @pytest.mark.parametrize('scale', ['nano', '8b'])

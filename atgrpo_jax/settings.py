@@ -1,0 +1,178 @@
+"""Reads the parts of a config that need neither devices nor models.
+
+This module must not import jax, so that mistakes in a config are reported
+before jax is loaded, which takes up to a minute on a cold disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import inspect
+import re
+
+import ml_collections
+
+from atgrpo_jax import errors
+from atgrpo_jax import rules
+from atgrpo_jax.algorithms import spec as spec_lib
+from environments import env_api
+from environments import sandbox as sandbox_lib
+
+# Required attributes of an `env_api.Environment`.
+_ENVIRONMENT = (
+    'roles', 'phases', 'max_turns', 'team_reward_range', 'reset', 'observe',
+    'step')
+# Logits divided by a smaller temperature may overflow.
+_MIN_TEMPERATURE = 1e-6
+_MIN_VALUES = {
+    'rollout.num_tasks': 1, 'rollout.max_new_tokens': 1, 'train.num_steps': 0,
+    'train.completion_tokens': 0, 'train.updates_per_rollout': 1,
+    'train.checkpoint_every': 1, 'train.groups_every': 1,
+    'train.diagnose_every': 0, 'evaluation.validate_every': 1,
+    'evaluation.num_samples': 1, 'evaluation.num_timed': 0,
+    'evaluation.top_k': 0, 'mesh.fsdp': 0, 'mesh.tensor': 0}
+UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn', 'nodes')
+
+
+def read(
+    config: ml_collections.ConfigDict, sandbox: sandbox_lib.Sandbox | None,
+) -> tuple[
+    env_api.Environment, Mapping[str, str], spec_lib.RolloutSpec,
+    spec_lib.AdvantageSpec, spec_lib.CriticSpec]:
+  """Returns the parts of an experiment that need no devices and no models."""
+  _check_values(config)
+  environment = make_environment(config, sandbox)
+  policy_map = make_policy_map(
+      config.policies, environment.roles, config.policy_map)
+  rollout = rollout_spec(config)
+  advantage = spec_lib.AdvantageSpec(**config.advantage)
+  spec_lib.check_terms(rollout, advantage)
+  critic = spec_lib.CriticSpec(**config.critic)
+  spec_lib.check_critic(critic, rollout, advantage)
+  return environment, policy_map, rollout, advantage, critic
+
+
+def rollout_spec(config: ml_collections.ConfigDict) -> spec_lib.RolloutSpec:
+  """Returns the switches of the rollout."""
+  return spec_lib.RolloutSpec(**{
+      field.name: config.rollout[field.name]
+      for field in dataclasses.fields(spec_lib.RolloutSpec)})
+
+
+def _check_values(config: ml_collections.ConfigDict) -> None:
+  """Raises UserError for values that no spec checks."""
+  rollout, train, evaluation = config.rollout, config.train, config.evaluation
+  errors.check_number(
+      'seed', config.seed, min_value=0, less_than=2**32,
+      advice='; jax uses seeds modulo 2**32')
+  for name, min_value in _MIN_VALUES.items():
+    section, _, key = name.partition('.')
+    errors.check_number(name, config[section][key], min_value=min_value)
+  errors.check_number(
+      'environment.step_seconds', config.environment.step_seconds,
+      greater_than=0)
+  if not train.num_steps and not train.completion_tokens:
+    raise errors.UserError(
+        'train.num_steps=0 and train.completion_tokens=0: the run would never '
+        'end; set one of them.')
+  errors.check_choice(
+      'train.update_order', train.update_order, UPDATE_ORDERS)
+  if train.update_order != 'mixed' and train.updates_per_rollout > 1:
+    raise errors.UserError(
+        f'train.updates_per_rollout={train.updates_per_rollout} with '
+        f'update_order={train.update_order!r}, which makes one update per '
+        "turn or node; use 1, or update_order='mixed'.")
+  errors.check_number(
+      'rollout.temperature', rollout.temperature, min_value=_MIN_TEMPERATURE,
+      advice='; equal candidates have no advantage')
+  if evaluation.temperature:
+    errors.check_number(
+        'evaluation.temperature', evaluation.temperature,
+        min_value=_MIN_TEMPERATURE, advice=', or 0 for greedy decoding')
+  spec_lib.check_fraction('evaluation.top_p', evaluation.top_p)
+  sizes = config.buckets.completion
+  errors.check_sizes('buckets.completion', sizes)
+  if rollout.max_new_tokens > sizes[-1]:
+    raise errors.UserError(
+        f'rollout.max_new_tokens={rollout.max_new_tokens} exceeds the largest '
+        f'of buckets.completion, {sizes[-1]}; lower it or raise the bucket.')
+
+
+def make_environment(
+    config: ml_collections.ConfigDict,
+    sandbox: sandbox_lib.Sandbox | None) -> env_api.Environment:
+  """Returns the environment; it cannot be stepped without a sandbox."""
+  name = config.environment.module
+  given = f'environment.module={name!r}'
+  make = rules.load(given, name, 'make_environment')
+  section = config.environment
+  arguments = {
+      'team': section.team, 'max_turns': section.max_turns,
+      'reward': section.reward, 'sandbox': sandbox, **section.options}
+  try:
+    inspect.signature(make).bind(**arguments)
+  except TypeError as error:
+    raise errors.UserError(
+        f'{given}: make_environment cannot be called with '
+        f'{", ".join(arguments)} ({error}); give it these parameters, or **_ '
+        'for those that it ignores. environment.options sets all after '
+        'sandbox.') from error
+  with errors.as_user_error():
+    try:
+      environment = make(**arguments)
+    except (LookupError, TypeError) as error:
+      raise errors.UserError(
+          f'{given}: make_environment failed ({errors.one_line(error)}); '
+          'check the section environment of the config.') from error
+  missing = [x for x in _ENVIRONMENT if not hasattr(environment, x)]
+  if missing:
+    raise errors.UserError(
+        f'{given}: the environment lacks '
+        f'{", ".join(missing)}; see environments/env_api.py.')
+  errors.check_number(
+      f'{given}: max_turns', environment.max_turns, min_value=1)
+  acting = [role for phase in environment.phases for role in phase]
+  if not acting or sorted(acting) != sorted(environment.roles):
+    raise errors.UserError(
+        f'{given}: each of the roles {environment.roles} '
+        f'must act in exactly one of the phases {environment.phases}.')
+  return environment
+
+
+def make_policy_map(
+    policies: str, roles: Sequence[str],
+    pairs: Sequence[tuple[str, str]]) -> Mapping[str, str]:
+  """Returns role -> policy of a config's `policies` and `policy_map`.
+
+  'shared' is one policy for all roles; 'per_role' and 'lora_per_role' are one
+  policy for each role, with its name. (role, policy) `pairs` take precedence.
+  """
+  errors.check_choice(
+      'policies', policies, ('shared', 'per_role', 'lora_per_role'))
+  if pairs:
+    return read_policy_map('policy_map', pairs, roles)
+  if policies == 'shared':
+    return dict.fromkeys(roles, 'shared')
+  return read_policy_map('policies', [(role, role) for role in roles], roles)
+
+
+def read_policy_map(
+    key: str, pairs: Sequence[tuple[str, str]],
+    roles: Sequence[str]) -> Mapping[str, str]:
+  """Returns the policy map of (role, policy) pairs, one for each role."""
+  if (any(not isinstance(pair, tuple) or [*map(type, pair)] != [str, str]
+          for pair in pairs)
+      or sorted(role for role, _ in pairs) != sorted(roles)):
+    example = tuple((role, 'a') for role in roles)
+    raise errors.UserError(
+        f'{key}={pairs!r}: expected a (role, policy) pair for every role, such '
+        f'as {example!r}.')
+  policy_map = dict(pairs)
+  for policy in policy_map.values():
+    # Policies name folders, for example those of `export`.
+    if not re.fullmatch(r'[A-Za-z0-9_]{1,64}', policy):
+      raise errors.UserError(
+          f'{key}: {policy!r} cannot name a policy; use at most 64 letters, '
+          'digits and underscores.')
+  return {role: policy_map[role] for role in roles}
