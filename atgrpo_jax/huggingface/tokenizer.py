@@ -25,6 +25,7 @@ import transformers
 
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import hub
+from atgrpo_jax.io import signals
 
 # A private character, which no template writes and no message needs.
 _MARK = '\ue000'
@@ -34,6 +35,7 @@ _FIXED_DATE = (
     "{% macro strftime_now(format) %}26 Jul 2024{% endmacro %}{{ '' }}")
 _START_OF_THOUGHTS, _END_OF_THOUGHTS = '<think>', '</think>'
 _CACHED_PROMPTS = 4096
+_RENDER_SECONDS = 60.0
 _ADVICE = 'use the template of an instruct model of the same family'
 
 
@@ -163,10 +165,15 @@ class Tokenizer:
     """The text of chat messages; UserError if the template refuses them."""
     roles = [message['role'] for message in messages]
     try:
-      return self._hf.apply_chat_template(
-          messages, tokenize=False, add_generation_prompt=for_completion,
-          enable_thinking=self._thinking, tools=[*tools] or None,
-          chat_template=_FIXED_DATE + self._hf.get_chat_template())
+      with signals.time_limit(_RENDER_SECONDS):
+        return self._hf.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=for_completion,
+            enable_thinking=self._thinking, tools=[*tools] or None,
+            chat_template=_FIXED_DATE + self._hf.get_chat_template())
+    except signals.TooSlowError as error:
+      raise errors.UserError(
+          f'{self._folder}: the chat template did not render within '
+          f'{_RENDER_SECONDS:g} s; {_ADVICE}.') from error
     except (jinja2.TemplateError, *errors.USER_CODE_ERRORS) as error:
       raise errors.UserError(
           f'{self._folder}: the chat template cannot render the roles {roles} '

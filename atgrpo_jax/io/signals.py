@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+import faulthandler
+import math
 import multiprocessing
 import os
 import select
@@ -174,3 +176,32 @@ def begin_worker() -> None:
 def _exit_after(process):
   process.join()
   os._exit(1)
+
+
+class TooSlowError(BaseException):
+  """Code reached its time limit; no `except Exception` catches it."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+  """Raises TooSlowError in the main thread of a process after `seconds`.
+
+  If C code does not return within twice the limit, the process ends.
+  """
+  if (seconds == math.inf
+      or threading.current_thread() is not threading.main_thread()):
+    yield
+    return
+
+  def stop(*_):
+    raise TooSlowError
+
+  previous = signal.signal(signal.SIGALRM, stop)
+  faulthandler.dump_traceback_later(2 * seconds, exit=True)
+  signal.setitimer(signal.ITIMER_REAL, seconds)
+  try:
+    yield
+  finally:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    faulthandler.cancel_dump_traceback_later()
+    signal.signal(signal.SIGALRM, previous)

@@ -8,16 +8,13 @@ Worker processes import this module, so it must not import jax.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
-import faulthandler
 import json
 import math
 import pickle
 import reprlib
-import signal
-import threading
 import traceback
 from typing import Any, NamedTuple
 
@@ -127,9 +124,9 @@ def step_all(
   for request in requests:
     where = _where(request.actions, request.task_id, request.turn)
     try:
-      with _Call(environment, 'step', where), _time_limit(seconds):
+      with _Call(environment, 'step', where), signals.time_limit(seconds):
         step = environment.step(request.state, request.actions)
-    except _TooSlowError:
+    except signals.TooSlowError:
       print(
           f'warning: {type(environment).__name__}.step took more than '
           f'environment.step_seconds={seconds:g} {where}; the episode ends '
@@ -148,35 +145,6 @@ def step_all(
           'Step in environments/env_api.py.') from error
     steps.pickling.append(_Call(environment, 'step', where, _PICKLABLE))
   return steps
-
-
-class _TooSlowError(BaseException):
-  """A step reached its time limit; `except Exception` does not catch it."""
-
-
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-  """Raises _TooSlowError in the main thread of a process after `seconds`.
-
-  If C code does not return within twice the limit, the process ends.
-  """
-  if (seconds == math.inf
-      or threading.current_thread() is not threading.main_thread()):
-    yield
-    return
-
-  def stop(*_):
-    raise _TooSlowError
-
-  previous = signal.signal(signal.SIGALRM, stop)
-  faulthandler.dump_traceback_later(2 * seconds, exit=True)
-  signal.setitimer(signal.ITIMER_REAL, seconds)
-  try:
-    yield
-  finally:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    faulthandler.cancel_dump_traceback_later()
-    signal.signal(signal.SIGALRM, previous)
 
 
 class _Steps(list):
@@ -222,7 +190,7 @@ class _Call(contextlib.AbstractContextManager):
 
   def __exit__(self, kind, error, frames) -> None:
     if error is None or isinstance(
-        error, (KeyboardInterrupt, signals.Stopped, _TooSlowError)):
+        error, (KeyboardInterrupt, signals.Stopped, signals.TooSlowError)):
       return
     reported = errors.UserError(
         f'{self._function} failed {self._where} ({errors.one_line(error)}); '

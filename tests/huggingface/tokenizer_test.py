@@ -186,6 +186,16 @@ def test_templates_that_drop_or_change_a_message_are_refused(copy):
       tokenizer.encode_prompt(CHAT)
 
 
+def test_template_that_does_not_end_is_refused(copy, monkeypatch):
+  monkeypatch.setattr(tokenizer_lib, '_RENDER_SECONDS', 0.5)
+  loop = '{%- for i in range(99999) %}'
+  (copy / 'chat_template.jinja').write_text(
+      3 * loop + 3 * '{%- endfor %}' + '{%- for m in messages %}' + _SHOW
+      + _PROMPT)
+  with pytest.raises(errors.UserError, match='did not render within 0.5 s'):
+    tokenizer_lib.Tokenizer(copy)
+
+
 @pytest.mark.parametrize('shown', [
     "m.content | replace('a ', 'the ')",
     "'' if m.content == 'a text' and loop.first else m.content"])
