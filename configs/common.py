@@ -226,7 +226,7 @@ def use_small_model(
 
 def use_coder(
     c: config_dict.ConfigDict, *, prompt_buckets: tuple[int, ...],
-    max_new_tokens: int) -> None:
+    max_new_tokens: int, completion_buckets: tuple[int, ...] = ()) -> None:
   """Adapts a config to adapters of Qwen2.5-Coder-0.5B on two CPU cores.
 
   All prompts of a step usually fit the first bucket, so that all candidates are
@@ -240,7 +240,8 @@ def use_coder(
   c.optimizer.warmup_updates = 0
   c.optimizer.weight_decay = 0.0
   c.buckets.prompt = prompt_buckets
-  c.buckets.completion = max_new_tokens // 2, max_new_tokens
+  c.buckets.completion = (
+      completion_buckets or (max_new_tokens // 2, max_new_tokens))
   c.buckets.groups = (4, 64)
   c.buckets.microbatch_tokens = 1700
   c.train.num_steps = 30

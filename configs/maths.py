@@ -78,7 +78,8 @@ def get_config(arg: str = ''):
 
   if arg.size == 'coder-0.5b':
     common.use_coder(
-        c, prompt_buckets=(384, 1024, 4096), max_new_tokens=192)
+        c, prompt_buckets=(384, 1024, 4096), max_new_tokens=192,
+        completion_buckets=(32, 96, 144, 192))  # A reasoner writes ten tokens.
     c.environment.options.request = True
     c.environment.max_turns = 1
     c.evaluation.validation, c.evaluation.test = 'train[-16:]', 'test[:128]'

@@ -125,8 +125,11 @@ def forward(
     # The backward pass stores the input of each layer, sharded over `tensor`
     # and replicated only while the layer runs.
     def body(x, xs):
+      bits, *others = xs
       x = mesh_lib.constrain(x, mesh_lib.ROWS, None, None, 'tensor')
-      x, kv = layer(mesh_lib.constrain(x, mesh_lib.ROWS), *xs)
+      x, kv = layer(
+          mesh_lib.constrain(x, mesh_lib.ROWS), products.from_bits(bits),
+          *others)
       return mesh_lib.constrain(x, mesh_lib.ROWS, None, None, 'tensor'), kv
 
     if remat:
@@ -137,8 +140,8 @@ def forward(
       body = jax.checkpoint(
           body, policy=jax.checkpoint_policies.save_only_these_names(
               layers.PRODUCT))
-    x, kv = jax.lax.scan(
-        body, x, (params['layers'], params.get('lora'), prefix_kv))
+    x, kv = jax.lax.scan(body, x, (
+        products.as_bits(params['layers']), params.get('lora'), prefix_kv))
     x = mesh_lib.constrain(x, mesh_lib.ROWS)
   else:
     params = unstack(params, config)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import pathlib
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +72,35 @@ def rounded(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     bits = jnp.finfo(dtype)
     x = jax.lax.reduce_precision(x, bits.nexp, bits.nmant)
   return x.astype(dtype)
+
+
+def as_bits(params: Any) -> Any:
+  """bfloat16 arrays as integers on CPUs; their gradients are undefined.
+
+  A loop that slices bfloat16 arrays would convert all of them to float32, and
+  each slice back.
+  """
+  if mesh_lib.platform() != 'cpu':
+    return params
+  return jax.tree.map(
+      lambda x: _as_bits(x) if x.dtype == jnp.bfloat16 else x, params)
+
+
+def from_bits(params: Any) -> Any:
+  """The inverse of `as_bits`."""
+  return jax.tree.map(
+      lambda x: jax.lax.bitcast_convert_type(x, jnp.bfloat16)
+      if x.dtype == jnp.uint16 else x, params)
+
+
+@jax.custom_jvp
+def _as_bits(x):
+  return jax.lax.bitcast_convert_type(x, jnp.uint16)
+
+
+@_as_bits.defjvp
+def _refuse_gradient(*_):
+  raise NotImplementedError('bfloat16 parameters are frozen on CPUs')
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
