@@ -7,7 +7,7 @@ share. No module below this one sees a ConfigDict. Values that belong to a spec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import os
@@ -124,7 +124,7 @@ class Experiment:
     return {
         'config_hash': workdir_lib.config_hash(self.config.to_dict()),
         'frozen': self._frozen_digests, 'files': self._file_digests,
-        'code': self.code_digests}
+        'adapters': self._adapter_scales, 'code': self.code_digests}
 
   @functools.cached_property
   def code_digests(self) -> dict[str, str]:
@@ -148,12 +148,22 @@ class Experiment:
 
   @functools.cached_property
   def _frozen_digests(self) -> dict[str, str]:
-    """Policy -> digest of its frozen model or reference."""
-    models = self.references | self.frozen_params
+    """Policy -> dtype and digest of its frozen model or reference."""
+    return self._digests(self.references | self.frozen_params)
+
+  def _digests(self, models: Mapping[str, model.Params]) -> dict[str, str]:
     params = {id(frozen): frozen for frozen in models.values()}
     digests = {
         key: checkpoints_lib.digest(frozen) for key, frozen in params.items()}
-    return {name: digests[id(frozen)] for name, frozen in models.items()}
+    return {
+        name: f'{self.policies[name].learner.dtype} {digests[id(frozen)]}'
+        for name, frozen in models.items()}
+
+  @property
+  def _adapter_scales(self) -> dict[str, float]:
+    return {
+        name: policy.lora.scale
+        for name, policy in self.policies.items() if policy.lora}
 
   def restore(
       self, checkpoints: checkpoints_lib.Checkpoints, workdir: pathlib.Path,
@@ -172,20 +182,37 @@ class Experiment:
       raise errors.UserError(
           f'{prefix} was saved with a config other than config.json; choose '
           'another --workdir.')
-    for key, files in (
-        ('frozen', 'weights'), ('files', 'tokenizer, template or config')):
-      for name, digest in identity[key].items():
-        if digest != restored.meta[key][name]:
-          raise errors.UserError(
-              f'{prefix} used another model for policy {name!r}: {files} in '
-              f'{self.policies[name].folder} have changed. Restore them, or '
-              'choose another --workdir.')
+    saved = restored.meta['frozen']
+    for name, digest in identity['frozen'].items():
+      dtypes = [x.split()[0] for x in (saved[name], digest)]
+      if dtypes[0] != dtypes[1]:
+        raise errors.UserError(
+            f'{prefix} multiplied in {dtypes[0]}, but model.dtype='
+            f'{self.config.model.dtype!r} stands for {dtypes[1]} on this '
+            'machine. Resume it on one of the same kind.')
+    self._check_files(restored.meta, identity['frozen'], prefix)
     for name, digest in identity['code'].items():
       if digest != restored.meta['code'][name]:
         raise errors.UserError(
             f'{prefix} used another {name!r}: the file of the module has '
             'changed. Restore it, or choose another --workdir.')
     return restored.state, restored.meta
+
+  def _check_files(
+      self, meta: dict[str, Any], frozen: dict[str, str], prefix: str) -> None:
+    """Raises UserError if files of a model differ from those of a run."""
+    for key, found, files in (
+        ('frozen', frozen, 'weights in {folder}'),
+        ('files', self._file_digests,
+         'tokenizer, template or config in {folder}'),
+        ('adapters', self._adapter_scales,
+         'lora_alpha or r in the folder of its adapter')):
+      for name, digest in found.items():
+        if digest != meta[key][name]:
+          files = files.format(folder=self.policies[name].folder)
+          raise errors.UserError(
+              f'{prefix} used another model for policy {name!r}: {files} have '
+              'changed. Restore them, or choose another --workdir.')
 
   def trained_params(
       self, workdir: pathlib.Path, checkpoint: str = checkpoints_lib.LATEST,
@@ -203,6 +230,14 @@ class Experiment:
             if name in self.policies}))
     checkpoints.close()
     if restored is not None:
+      saved = restored.meta['frozen']
+      self._check_files(
+          restored.meta, {
+              # Another kind of CPU may multiply in another dtype.
+              name: digest
+              for name, digest in self._digests(self.frozen_params).items()
+              if digest.split()[0] == saved[name].split()[0]},
+          f'The checkpoint of step {restored.step} in {workdir}')
       return restored.state, restored.step
     return {
         name: policy.initial_params()

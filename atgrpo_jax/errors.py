@@ -16,8 +16,8 @@ from absl import flags
 # Errors that code written by the user, such as a config file, may raise.
 USER_CODE_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
-    NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
-    flags.Error)
+    MemoryError, NameError, OSError, RuntimeError, SyntaxError, TypeError,
+    ValueError, flags.Error)
 
 
 class UserError(ValueError):

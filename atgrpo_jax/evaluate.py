@@ -304,7 +304,8 @@ def _timed_episode(
       raise errors.InfrastructureError(
           f'Task {task["task_id"]!r} failed for a reason outside the model. '
           'Fix the error above and run the same command again.')
-    if step.done:
+    if step.done or not runner.has_room(
+        task['task_id'], (turn, phase), step.state):
       break
     state = step.state
   return seconds, tokens

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import inspect
+import math
 import re
 
 import ml_collections
@@ -71,7 +72,7 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
     errors.check_number(name, config[section][key], min_value=min_value)
   errors.check_number(
       'environment.step_seconds', config.environment.step_seconds,
-      greater_than=0)
+      greater_than=0, less_than=1e8)
   if not train.num_steps and not train.completion_tokens:
     raise errors.UserError(
         'train.num_steps=0 and train.completion_tokens=0: the run would never '
@@ -132,6 +133,15 @@ def make_environment(
         f'{", ".join(missing)}; see environments/env_api.py.')
   errors.check_number(
       f'{given}: max_turns', environment.max_turns, min_value=1)
+  try:
+    low, high = environment.team_reward_range
+    is_range = -math.inf < low <= high < math.inf
+  except (TypeError, ValueError):
+    is_range = False
+  if not is_range:
+    raise errors.UserError(
+        f'{given}: team_reward_range={environment.team_reward_range!r:.100}; '
+        'expected the least and the largest team reward of a step.')
   acting = [role for phase in environment.phases for role in phase]
   if not acting or sorted(acting) != sorted(environment.roles):
     raise errors.UserError(

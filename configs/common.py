@@ -356,7 +356,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.environment.num_workers = c.environment.program_slots = 0
   # Limit of a step, with its time in the queue of the sandbox. A slower step
   # ends its episode, with the outcome TIMEOUT and the least team reward.
-  c.environment.step_seconds = 7200.0
+  c.environment.step_seconds = 3600.0
 
   c.sandbox = config_dict.ConfigDict()
   # Isolation of model-written programs: 'bwrap', 'kernel', 'auto' (the stronger

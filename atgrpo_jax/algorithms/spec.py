@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -193,7 +192,7 @@ def _is_group_key(parts: Any) -> bool:
 def _is_term(term: Any) -> bool:
   return (
       isinstance(term, tuple) and len(term) == 3 and _is_group_key(term[1])
-      and isinstance(term[2], (int, float)) and 0 <= term[2] < math.inf)
+      and isinstance(term[2], (int, float)) and 0 <= term[2] < 2.0**127)
 
 
 def check_terms(rollout: RolloutSpec, advantage: AdvantageSpec) -> None:

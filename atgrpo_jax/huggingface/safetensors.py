@@ -62,7 +62,11 @@ def load_params(
   folder, dtype = pathlib.Path(folder), np.dtype(dtype)
   tensors = {}
   for path in _weight_files(folder):
-    tensors |= open_tensors(path)
+    new = open_tensors(path)
+    if twice := sorted(tensors.keys() & new.keys()):
+      raise errors.UserError(
+          f'{folder}: {twice[0]} is in several files; keep one of them.')
+    tensors |= new
   # Qwen3-0.6B and 1.7B are tied but store the head.
   head = tensors.pop(families.HEAD, None) if config.tied_head else None
   compare(folder, tensors, families.tensor_shapes(config))

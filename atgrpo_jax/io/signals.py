@@ -186,7 +186,7 @@ class TooSlowError(BaseException):
 def time_limit(seconds: float) -> Iterator[None]:
   """Raises TooSlowError in the main thread of a process after `seconds`.
 
-  If C code does not return within twice the limit, the process ends.
+  If C code does not return within another minute, the process ends.
   """
   if (seconds == math.inf
       or threading.current_thread() is not threading.main_thread()):
@@ -197,7 +197,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     raise TooSlowError
 
   previous = signal.signal(signal.SIGALRM, stop)
-  faulthandler.dump_traceback_later(2 * seconds, exit=True)
+  faulthandler.dump_traceback_later(seconds + 60, exit=True, file=2)
   signal.setitimer(signal.ITIMER_REAL, seconds)
   try:
     yield

@@ -55,7 +55,9 @@ class OptimizerSpec:
     for name in (
         'learning_rate', 'warmup_updates', 'decay_updates', 'final_lr_ratio',
         'weight_decay'):
-      errors.check_number(f'optimizer.{name}', getattr(self, name), min_value=0)
+      errors.check_number(
+          f'optimizer.{name}', getattr(self, name), min_value=0,
+          less_than=2**31)
     errors.check_number(
         'optimizer.max_grad_norm', self.max_grad_norm, greater_than=0,
         advice='; a large value disables clipping')

@@ -256,6 +256,9 @@ def _checked(
       raise ValueError(
           f'{name}={reward}, which is not a finite float32 (for an unknown '
           'reward, return the outcome INFRASTRUCTURE)')
+  for name, value in numbers['reward_terms'].items():
+    if is_known and not math.isfinite(value):
+      raise ValueError(f'reward_terms[{name!r}]={value}, which is not finite')
   low, high = team_reward_range
   slack = 1e-6 * max(abs(low), abs(high))  # For rounding.
   if is_known and not low - slack <= team_reward <= high + slack:

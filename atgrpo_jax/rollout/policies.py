@@ -102,7 +102,7 @@ def check_first_prompts(
     buckets: batching.Buckets, max_new_tokens: int) -> None:
   """Raises UserError unless every task starts and its first prompts fit.
 
-  Only the longest prompt of each role, by characters, is encoded. The runner
+  Only the longest prompt of each role, by bytes, is encoded. The runner
   checks all first prompts, and `EpisodeRunner.truncate` all later ones.
   """
   longest = {role: (-1, '', []) for role in environment.phases[0]}
@@ -111,7 +111,7 @@ def check_first_prompts(
     for role in longest:
       messages = contract.observe(
           environment, state, role, task_id=task['task_id'], turn=0)
-      length = sum(len(str(x)) for x in messages)
+      length = sum(len(str(x).encode()) for x in messages)
       if length > longest[role][0]:
         longest[role] = length, task['task_id'], messages
   for role, (_, task_id, messages) in longest.items():

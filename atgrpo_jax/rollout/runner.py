@@ -299,25 +299,26 @@ class EpisodeRunner:
     """
     steps = list(node.steps)
     for j in joint_actions:
-      if not node.is_leaf(j) and not self._has_room(node, steps[j].state):
+      if not node.is_leaf(j) and not self.has_room(
+          node.groups[0].key.task_id, (node.turn, node.phase), steps[j].state):
         steps[j] = dataclasses.replace(steps[j], done=True, truncated=True)
         self.usage.overlong_prompts += 1
     return dataclasses.replace(node, steps=tuple(steps))
 
-  def _has_room(self, node: tree_lib.Node, state: env_api.State) -> bool:
-    """Whether the prompts of the phase after `node` fit."""
+  def has_room(
+      self, task_id: str, position: tuple[int, int],
+      state: env_api.State) -> bool:
+    """Whether the prompts of the phase after `position` fit."""
     order = positions(self.environment)
-    turn, phase = order[order.index((node.turn, node.phase)) + 1]
+    turn, phase = order[order.index(position) + 1]
     for role in self.environment.phases[phase]:
       policy = self.policy_of(role)
       limit = policies_lib.prompt_limit(
           self.buckets, self.max_new_tokens, policy.model.config)
-      messages = self.observe(state, types.GroupKey(
-          node.groups[0].key.task_id, role, turn, branch=0))
-      # A token is at least a byte, but for those of the template.
-      num_bytes = sum(len(str(x).encode()) + 64 for x in messages)
-      if num_bytes > limit and len(
-          policy.tokenizer.encode_prompt(messages)) > limit:
+      messages = self.observe(
+          state, types.GroupKey(task_id, role, turn, branch=0))
+      # `sample` finds the prompt in the cache of the tokenizer.
+      if len(policy.tokenizer.encode_prompt(messages)) > limit:
         return False
     return True
 

@@ -49,6 +49,9 @@ _IGNORED = re.compile(
     r"[A-Za-z]'+|\^\s*(?:T|\{\s*T\s*\})"
     r'|\\frac\s*\{\s*d[^{}]*\}\s*\{\s*d\s*[a-z][^{}]*\}')
 _TRIGONOMETRIC = re.compile(r'\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])')
+# math-verify computes these of any letters, as if they were coprime.
+_DIVISOR_OF_LETTERS = re.compile(
+    r'\\(?:operatorname\{)?(gcd|lcm)\}?(?=(?:\\left)?\([^()]*[a-zA-Z])')
 _DEGREES = re.compile(
     r'((?<=\^\d)\d+|(?<![\d^.])\d+(?:\.\d+)?|\b[A-Za-z]|\\[a-z]+)'
     r'\s*\\text\{degrees\}')
@@ -80,6 +83,7 @@ def _parse(text: str) -> Any:
         return None
       return join_fn(*parts)
   text = _POWER_OF_TEN.sub(r'\\cdot 10^{\1}', text)
+  text = _DIVISOR_OF_LETTERS.sub(r'\\mathrm{\1}', text)
   if _TRIGONOMETRIC.search(text):
     text = _DEGREES.sub(r'(\1\\pi/180)', text)
   parsed = math_verify.parse(f'${text}$', _EXTRACTION, parsing_timeout=None)

@@ -99,6 +99,7 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'^\s*\\approx(?![a-z])', ''),
     (r'^\s*(?:negative|minus)\s+(?=[\d\\])', '-'),
     (rf'\\text\s*\{{\s*({_SCALE}[^{{}}]*)\}}', r' \1 '),
+    (r'(?<=\d)\{,\}(?=\d{3}(?!\d))', ''),  # Never between members of a list.
     (r'\{,\}', ','),
     (r'\\%|\\text\s*\{\s*per ?cents?\s*\}|\bper ?cents?\b', '%'),
     (r'\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-z]))|\\degree\b|°',

@@ -56,6 +56,7 @@ _LIMITS = sandbox_lib.Limits(
     cpu_seconds=10.0, wall_seconds=30.0, memory_bytes=512 << 20,
     output_bytes=16 << 20)
 _VALUE_BYTES = 256 << 10  # Half the limit of a value with its arguments.
+_ALL_VALUES_BYTES = 4 << 20  # Of a round; decoded they take up to 20 times it.
 _ERROR_CHARS = 200
 
 _Status = sandbox_lib.Status
@@ -213,7 +214,7 @@ def check(
         break
       found = grading.run(
           sandbox, problem, program, [session for _, session in calls],
-          _VALUE_BYTES)
+          min(_VALUE_BYTES, _ALL_VALUES_BYTES // len(calls)))
       results += found
       if grading.any_failed(found):
         raise _SandboxError

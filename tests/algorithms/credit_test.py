@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax import evaluate
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import spec as spec_lib
@@ -229,6 +230,7 @@ def test_prompt_without_room_ends_its_episode(kind):
   assert {*scripted.episodes(tree)} == {('A', 1, False, True)}
   assert {node.turn for node in tree.nodes} == {0}
   assert runner.usage.overlong_prompts > 0
+  runner.play([evaluate._timed_episode(runner, scripted.task('A', 99))])
 
 
 class Terms(scripted.Counting):

@@ -122,6 +122,9 @@ def test_large_models_are_split_into_files(tmp_path, monkeypatch):
   index = json.loads((tmp_path / 'model.safetensors.index.json').read_text())
   assert index['weight_map'].keys() == expected.keys()
   jax.tree.map(np.testing.assert_array_equal, _load(tmp_path)[0], params)
+  shutil.copy(files[0], tmp_path / files[1].name)
+  with pytest.raises(errors.UserError, match='is in several files'):
+    _load(tmp_path)
 
 
 CONFIG = model.ModelConfig(

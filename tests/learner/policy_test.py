@@ -106,10 +106,13 @@ def test_frozen_policy_acts_but_is_not_saved(echo_folder, tmp_path):
   with pytest.raises(
       errors.UserError, match=f"'first'.*{folder}.*have changed"):
     train.train(again, workdir)
+  with pytest.raises(errors.UserError, match='weights in'):
+    again.trained_params(workdir)
 
 
 @pytest.mark.parametrize('name, words', [
     ('model.safetensors', 'weights'), ('chat_template.jinja', 'template'),
+    ('additional_chat_templates/default.jinja', 'template'),
     ('tokenizer_config.json', 'tokenizer')])
 def test_a_run_resumes_only_with_the_files_that_it_read(
     name, words, echo_folder, tmp_path):
@@ -126,6 +129,9 @@ def test_a_run_resumes_only_with_the_files_that_it_read(
   changes['train.num_steps'] = 2
   assert train.train(echo.experiment(folder, **changes), tmp_path / 'run')
   path = folder / name
+  path.parent.mkdir(exist_ok=True)
+  if not path.exists():
+    path.write_bytes((folder / 'chat_template.jinja').read_bytes())
   content = bytearray(path.read_bytes())
   if name == 'model.safetensors':
     content[-2] ^= 1

@@ -154,6 +154,7 @@ def test_team_reward_may_exceed_its_range_by_rounding():
     ({'team_reward': -0.01}, 'team_reward=-0.01'),
     ({'reward_terms': None}, 'reward_terms=None, which is not a dict'),
     ({'reward_terms': {'near': 'far'}}, "reward_terms['near']='far'"),
+    ({'reward_terms': {'near': math.nan}}, "reward_terms['near']=nan"),
     ({'done': None}, 'done=None, which is not a truth value'),
     ({'done': 'False'}, "done='False'"), ({'success': 2}, 'success=2'),
     ({'truncated': math.nan}, 'truncated=nan'),
