@@ -122,7 +122,7 @@ def step_all(
   """
   steps = _Steps()
   for request in requests:
-    where = _where(request.actions, request.task_id, request.turn)
+    where = where_of(request)
     try:
       with _Call(environment, 'step', where), signals.time_limit(seconds):
         step = environment.step(request.state, request.actions)
@@ -206,6 +206,11 @@ class _Call(contextlib.AbstractContextManager):
     return errors.UserError(
         f'{self._function} returned {kind} {_SHOWN.repr(value)} {self._where}; '
         f'expected {expected}.')
+
+
+def where_of(request: StepRequest) -> str:
+  """Names the roles, turn and task of a step."""
+  return _where([*request.actions], request.task_id, request.turn)
 
 
 def _where(roles: Sequence[str], task_id: str, turn: int) -> str:

@@ -195,7 +195,10 @@ class Workers:
       if is_broken:
         self._check_start()
         self._counts['pool_restarts'] += 1
-        self._count_in_a_row('worker processes')
+        lost = [contract.where_of(request) for batch in unfinished
+                if batch.steps is None for request in batch.requests]
+        self._count_in_a_row('worker processes' + (
+            f' (first lost step: {lost[0]})' if lost else ''))
         self._end_pool(seconds=0.0)
         self._start_pool()
         for batch in unfinished:

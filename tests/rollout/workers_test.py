@@ -151,7 +151,8 @@ def test_program_that_kills_the_server_affects_no_other(play, workers):
 
 
 @pytest.mark.parametrize('kind, words', [
-    ('server', 'The sandbox server'), ('worker', 'The worker processes')])
+    ('server', 'The sandbox server'),
+    ('worker', "processes .*: for role 'a' in turn 1 of")])
 def test_persistent_faults_stop_the_run(
     kind, words, play, tmp_path, monkeypatch):
   monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)
