@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import re
 from typing import Any
 
 from environments import sandbox as sandbox_lib
@@ -23,6 +24,7 @@ Status = sandbox_lib.Status
 MAX_TIMEOUTS = 3
 _MEMORY_BYTES = 512 << 20
 _MIN_OUTPUT_BYTES = 64 << 10
+_FUTURE = re.compile(r'^from __future__ import .*\n?', re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +77,11 @@ def run(
       cpu_seconds=seconds, wall_seconds=max(5.0, 2.5 * seconds),
       memory_bytes=_MEMORY_BYTES,
       output_bytes=max(_MIN_OUTPUT_BYTES, 2 * output_bytes)))
-  source = f'{problem.preamble}\n{program}' if problem.preamble else program
+  source = program
+  if problem.preamble:  # Python wants imports from __future__ first.
+    source = ''.join((
+        *_FUTURE.findall(program), problem.preamble, '\n',
+        _FUTURE.sub('', program)))
   function = problem.entry_point
   results, size = [], 1
   while len(results) < len(inputs) and not _is_hopeless(results):

@@ -57,6 +57,8 @@ def test_stdin_programs_pass_with_equal_output(sandbox, program, passed):
     ('def f(a, b): return dict.fromkeys([*a, *b]).keys()', [0, 0]),
     ('def f(a: List[int], b): return list(chain(a, b)) if a[0] == 1 else "ab"',
      [1, 1]),
+    ('from __future__ import annotations\n'
+     'def f(a, b): return list(chain(a, b)) if a[0] == 1 else "ab"', [1, 1]),
 ])
 def test_functions_pass_with_equal_values(sandbox, program, passed):
   problem = examples.make(
