@@ -110,8 +110,8 @@ check_shared() {
 # Stops if the config or the flags of the trainer are wrong. The checkout must be
 # installed, which --dry-run does not do.
 check_trainer() {
-  if "$dry_run" && { [[ ! -e "$VENV/installed-" ]] ||
-    ! python_version "$VENV/bin/python" sys > /dev/null; }; then
+  if "$dry_run" &&
+    ! "$VENV/bin/python" -m pip show --quiet atgrpo_jax &> /dev/null; then
     say 'config and flags are not checked, because atgrpo_jax is not installed' \
       "in $VENV; run the first printed commands to install it, and --dry-run" \
       'again' >&2
