@@ -71,6 +71,9 @@ class TabularRunner(runner_lib.EpisodeRunner):
           logprobs=tuple(np.log(probability[drawn])[:, None])))
     return runner_lib.PendingSamples(groups)
 
+  def has_room(self, *_) -> bool:
+    return True
+
 
 def make_runner(
     environment: relay.Relay, table: Mapping[str, np.ndarray], *, alpha: float,

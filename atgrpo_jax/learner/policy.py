@@ -52,9 +52,9 @@ class OptimizerSpec:
   final_lr_ratio: float = 0.0  # Rate after the decay / learning_rate.
 
   def __post_init__(self):
-    for name in (
-        'learning_rate', 'warmup_updates', 'decay_updates', 'final_lr_ratio',
-        'weight_decay'):
+    for name in ('learning_rate', 'final_lr_ratio', 'weight_decay'):
+      errors.check_number(f'optimizer.{name}', getattr(self, name), min_value=0)
+    for name in ('warmup_updates', 'decay_updates'):
       errors.check_number(
           f'optimizer.{name}', getattr(self, name), min_value=0,
           less_than=2**31)
