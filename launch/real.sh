@@ -18,7 +18,7 @@ time, a package index. Run it again to resume.
                   gsm8k: the same model as tool and reasoner, with one adapter,
                   by AT-GRPO; needs the hub, or the files of the data set in
                   downloads/manual/gsm8k of TFDS_DATA_DIR (.cache/datasets);
-                  has not been timed
+                  half an hour
                   factbook: SmolLM2-135M writes two summaries, with an adapter
                   for each, by MAGRPO; 30 minutes, 5 GiB
   --seed N        seed of the run (default 0)
