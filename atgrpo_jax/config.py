@@ -1,8 +1,9 @@
 """ConfigDict -> the typed objects of a run, with the checks of its values.
 
 `build` returns the `Experiment` that training, evaluation, export and replay
-share. No module below this one sees a ConfigDict. Values that belong to a spec
-(`RolloutSpec`, `LossSpec`, `OptimizerSpec`, ...) are checked there.
+share. `settings` reads the parts that do not need jax; no module below it sees
+a ConfigDict. Values that belong to a spec (`RolloutSpec`, `LossSpec`,
+`OptimizerSpec`, ...) are checked there.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ _AUTO = 'auto'
 # Results kept for the backward pass may take this fraction of a host's memory.
 _MAX_KEPT = 1 / 8
 _POLICY_SECTIONS = ('model', 'lora', 'optimizer')  # Keys of `per_policy`.
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
   """The typed objects of a run; policies and critics are keyed by name."""
@@ -310,9 +313,7 @@ def build(
     config: ml_collections.ConfigDict, *, sandbox: sandbox_lib.Sandbox | None,
     executor: workers_lib.Workers) -> Experiment:
   """Builds the experiment; raises UserError if it cannot work."""
-  environment, policy_map, rollout, advantage, critic = settings.read(
-      config, sandbox)
-  metrics_lib.check_writers(config.train.writers)
+  environment, policy_map, rollout, advantage, critic = _read(config, sandbox)
   names = policies_lib.policy_names(policy_map)
   chip = fit.chip_of(jax.local_devices()[0])
   if chip is not None:  # The smallest memory of all processes.
@@ -331,8 +332,7 @@ def check(config: ml_collections.ConfigDict) -> None:
   workers_lib.Workers(
       config.environment.num_workers, config.environment.program_slots,
       config.sandbox.level, config.sandbox.url)
-  _, policy_map, *_ = settings.read(config, None)
-  metrics_lib.check_writers(config.train.writers)
+  _, policy_map, *_ = _read(config, None)
   names = policies_lib.policy_names(policy_map)
   for sections in _policy_configs(config, names).values():
     if sections.model.trained == 'lora':
@@ -340,6 +340,23 @@ def check(config: ml_collections.ConfigDict) -> None:
           key: value for key, value in sections.lora.items()
           if key != 'folder'})
     _learner_spec(config, sections, None)
+
+
+def check_run(config: ml_collections.ConfigDict) -> None:
+  """Raises UserError for values whose checks need modules with jax."""
+  metrics_lib.check_writers(config.train.writers)
+  max_new_tokens = config.rollout.max_new_tokens
+  max_completion = batching.Buckets(**config.buckets).completion[-1]
+  if max_new_tokens > max_completion:
+    raise errors.UserError(
+        f'rollout.max_new_tokens={max_new_tokens} exceeds the largest of '
+        f'buckets.completion, {max_completion}; lower it or raise the bucket.')
+
+
+def _read(config, sandbox):
+  """`settings.read`, after `check_run`."""
+  check_run(config)
+  return settings.read(config, sandbox)
 
 
 def read_model(name: str, thinking: bool) -> ModelFiles:

@@ -82,6 +82,9 @@ def main(argv: list[str]) -> int:
       'coordinator_address': _COORDINATOR.value,
       'num_processes': _NUM_PROCESSES.value, 'process_id': _PROCESS_ID.value}
   _check_flags(mode, process)
+  # `doctor` reports mistakes beside those of other parts.
+  if mode not in ('report', 'doctor'):
+    settings.read(_CONFIG.value, None)
   if _CHECK.value:
     from atgrpo_jax import config as config_lib
     config_lib.check(_CONFIG.value)
@@ -98,11 +101,10 @@ def main(argv: list[str]) -> int:
       raise errors.UserError(
           '--mode=compile_check: --config has no section compile_check; see '
           'configs/pod.py.')
-    settings.read(config, None)
+    from atgrpo_jax import config as config_lib
     from atgrpo_jax.compile_check import report
+    config_lib.check_run(config)
     return 0 if report.compile_check(config)['fits'] else DOES_NOT_FIT
-  if mode != 'doctor':  # Which reports mistakes beside those of other parts.
-    settings.read(_CONFIG.value, None)
   stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())

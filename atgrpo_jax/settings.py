@@ -1,4 +1,4 @@
-"""Reads the parts of a config that need neither devices nor models.
+"""Reads the parts of a config that need neither jax nor models.
 
 This module must not import jax, so that mistakes in a config are reported
 before jax is loaded, which takes up to a minute on a cold disk.
@@ -33,7 +33,7 @@ _MIN_VALUES = {
     'train.diagnose_every': 0, 'evaluation.validate_every': 1,
     'evaluation.num_samples': 1, 'evaluation.num_timed': 0,
     'evaluation.top_k': 0, 'mesh.fsdp': 0, 'mesh.tensor': 0}
-UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn', 'nodes')
+_UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn', 'nodes')
 
 
 def read(
@@ -41,7 +41,7 @@ def read(
 ) -> tuple[
     env_api.Environment, Mapping[str, str], spec_lib.RolloutSpec,
     spec_lib.AdvantageSpec, spec_lib.CriticSpec]:
-  """Returns the parts of an experiment that need no devices and no models."""
+  """Returns the parts of an experiment that need neither jax nor models."""
   _check_values(config)
   environment = make_environment(config, sandbox)
   policy_map = make_policy_map(
@@ -78,7 +78,7 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
         'train.num_steps=0 and train.completion_tokens=0: the run would never '
         'end; set one of them.')
   errors.check_choice(
-      'train.update_order', train.update_order, UPDATE_ORDERS)
+      'train.update_order', train.update_order, _UPDATE_ORDERS)
   if train.update_order != 'mixed' and train.updates_per_rollout > 1:
     raise errors.UserError(
         f'train.updates_per_rollout={train.updates_per_rollout} with '
@@ -92,12 +92,6 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
         'evaluation.temperature', evaluation.temperature,
         min_value=_MIN_TEMPERATURE, advice=', or 0 for greedy decoding')
   spec_lib.check_fraction('evaluation.top_p', evaluation.top_p)
-  sizes = config.buckets.completion
-  errors.check_sizes('buckets.completion', sizes)
-  if rollout.max_new_tokens > sizes[-1]:
-    raise errors.UserError(
-        f'rollout.max_new_tokens={rollout.max_new_tokens} exceeds the largest '
-        f'of buckets.completion, {sizes[-1]}; lower it or raise the bucket.')
 
 
 def make_environment(

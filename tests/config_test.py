@@ -7,6 +7,7 @@ import os
 import jax
 import pytest
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.io import workdir as workdir_lib
@@ -76,6 +77,14 @@ def test_bad_value_is_named(name, value, echo_folder):
     echo.experiment(echo_folder, **{name: value}).tasks('train')
   assert name.rpartition('.')[2] in str(error.value)
   assert repr(value).strip('()') in str(error.value)
+
+
+def test_bad_buckets_are_named_without_a_model():
+  config = echo.get_config()
+  config.update_from_flattened_dict({
+      'model.folder': 'no/such', 'buckets.prompt': ()})
+  with pytest.raises(errors.UserError, match='buckets.prompt'):
+    config_lib.check(config)
 
 
 @pytest.mark.parametrize('changes, words', [

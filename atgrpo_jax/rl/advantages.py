@@ -71,6 +71,7 @@ def group_advantages(
       None for one episode per candidate.
     values: [N] float, the critic's values of the prompts for 'critic'.
   """
+  assert returns.shape == baseline_ids.shape == valid.shape
   if weights is None:
     weights = np.ones(returns.shape)
   if episodes is None:

@@ -1,7 +1,7 @@
 """Which policy plays which role, and how its model is sampled.
 
-The policy map is the sigma of arXiv 2510.11062, section 3. Only this module
-knows how policies are shared; everything else loops over {policy: ...} dicts.
+The policy map is the sigma of arXiv 2510.11062, section 3; `settings` reads it.
+Everything else loops over {policy: ...} dicts.
 """
 
 from __future__ import annotations
