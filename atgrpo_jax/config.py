@@ -126,8 +126,9 @@ class Experiment:
     """Returns what a checkpoint must match: config, models and code."""
     return {
         'config_hash': workdir_lib.config_hash(self.config.to_dict()),
-        'frozen': self._frozen_digests, 'files': self._file_digests,
-        'adapters': self._adapter_scales, 'code': self.code_digests}
+        'dtypes': self._dtypes, 'frozen': self._frozen_digests,
+        'files': self._file_digests, 'adapters': self._adapter_scales,
+        'code': self.code_digests}
 
   @functools.cached_property
   def code_digests(self) -> dict[str, str]:
@@ -151,16 +152,19 @@ class Experiment:
 
   @functools.cached_property
   def _frozen_digests(self) -> dict[str, str]:
-    """Policy -> dtype and digest of its frozen model or reference."""
+    """Policy -> digest of its frozen model or reference."""
     return self._digests(self.references | self.frozen_params)
 
   def _digests(self, models: Mapping[str, model.Params]) -> dict[str, str]:
     params = {id(frozen): frozen for frozen in models.values()}
     digests = {
         key: checkpoints_lib.digest(frozen) for key, frozen in params.items()}
+    return {name: digests[id(frozen)] for name, frozen in models.items()}
+
+  @property
+  def _dtypes(self) -> dict[str, str]:
     return {
-        name: f'{self.policies[name].learner.dtype} {digests[id(frozen)]}'
-        for name, frozen in models.items()}
+        name: policy.learner.dtype for name, policy in self.policies.items()}
 
   @property
   def _adapter_scales(self) -> dict[str, float]:
@@ -185,14 +189,13 @@ class Experiment:
       raise errors.UserError(
           f'{prefix} was saved with a config other than config.json; choose '
           'another --workdir.')
-    saved = restored.meta['frozen']
-    for name, digest in identity['frozen'].items():
-      dtypes = [x.split()[0] for x in (saved[name], digest)]
-      if dtypes[0] != dtypes[1]:
+    for name in identity['frozen']:
+      saved, dtype = restored.meta['dtypes'][name], identity['dtypes'][name]
+      if dtype != saved:
         raise errors.UserError(
-            f'{prefix} multiplied in {dtypes[0]}, but model.dtype='
-            f'{self.config.model.dtype!r} stands for {dtypes[1]} on this '
-            'machine. Resume it on one of the same kind.')
+            f'{prefix} multiplied in {saved}, but model.dtype='
+            f'{self.config.model.dtype!r} stands for {dtype} on this machine. '
+            'Resume it on one of the same kind.')
     self._check_files(restored.meta, identity['frozen'], prefix)
     for name, digest in identity['code'].items():
       if digest != restored.meta['code'][name]:
@@ -233,13 +236,12 @@ class Experiment:
             if name in self.policies}))
     checkpoints.close()
     if restored is not None:
-      saved = restored.meta['frozen']
+      # Another kind of CPU may have loaded the models in another dtype.
+      comparable = {
+          name: frozen for name, frozen in self.frozen_params.items()
+          if self._dtypes[name] == restored.meta['dtypes'][name]}
       self._check_files(
-          restored.meta, {
-              # Another kind of CPU may multiply in another dtype.
-              name: digest
-              for name, digest in self._digests(self.frozen_params).items()
-              if digest.split()[0] == saved[name].split()[0]},
+          restored.meta, self._digests(comparable),
           f'The checkpoint of step {restored.step} in {workdir}')
       return restored.state, restored.step
     return {
