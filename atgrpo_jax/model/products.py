@@ -75,10 +75,11 @@ def rounded(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 
 def as_bits(params: Any) -> Any:
-  """bfloat16 arrays as integers on CPUs; their gradients are undefined.
+  """bfloat16 arrays as integers on CPUs.
 
   A loop that slices bfloat16 arrays would convert all of them to float32, and
-  each slice back.
+  each slice back. Such parameters are frozen: a gradient through integers would
+  be zero, so it is refused.
   """
   if mesh_lib.platform() != 'cpu':
     return params

@@ -191,6 +191,12 @@ def test_rewards_of_two_precisions_may_cancel(kind):
   assert not any(np.any(group.advantages) for group in groups)
 
 
+in_each_mode = pytest.mark.parametrize('kind', [
+    {}, {'return_type': 'monte_carlo'}, {'mode': 'parallel'},
+    {'mode': 'joint', 'return_type': 'return_to_go'},
+    {'mode': 'joint', 'return_type': 'immediate', 'selection': 'uniform'}])
+
+
 class Endless(scripted.Counting):
   """Never ends an episode."""
 
@@ -200,10 +206,7 @@ class Endless(scripted.Counting):
         step, done=False, success=False, truncated=False)
 
 
-@pytest.mark.parametrize('kind', [
-    {}, {'return_type': 'monte_carlo'}, {'mode': 'parallel'},
-    {'mode': 'joint', 'return_type': 'return_to_go'},
-    {'mode': 'joint', 'return_type': 'immediate', 'selection': 'uniform'}])
+@in_each_mode
 def test_environment_without_end_is_named(kind):
   runner = scripted.make_runner(environment=Endless())
   with pytest.raises(errors.UserError, match=(
@@ -220,10 +223,7 @@ class Growing(scripted.Counting):
     return [message | {'content': message['content'] + 99 * state.turn * 'x'}]
 
 
-@pytest.mark.parametrize('kind', [
-    {}, {'return_type': 'monte_carlo'}, {'mode': 'parallel'},
-    {'mode': 'joint', 'return_type': 'return_to_go'},
-    {'mode': 'joint', 'return_type': 'immediate', 'selection': 'uniform'}])
+@in_each_mode
 def test_prompt_without_room_ends_its_episode(kind):
   runner = scripted.make_runner(environment=Growing())
   tree, = scripted.collect(runner, {'A': 99}, group_size=2, **kind)

@@ -235,7 +235,7 @@ def _wait():
   while True:
     try:
       time.sleep(60)
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 (as an environment of a user may)
       pass
 
 
