@@ -441,10 +441,39 @@ def _learner_spec(
   """Returns the learner of a policy with these sections."""
   return policy_lib.LearnerSpec(
       optimizer=policy_lib.OptimizerSpec(**sections.optimizer),
-      loss=losses.LossSpec(**config.loss),
+      loss=loss_spec(config.loss),
       temperature=config.rollout.temperature, dtype=sections.model.dtype,
       remat=_REMAT.get(sections.model.remat, _AUTO),
       adapter_scale=lora and lora.scale)
+
+
+def loss_spec(section: ml_collections.ConfigDict) -> losses.LossSpec:
+  """Returns the loss; traces a surrogate of the user with its gradient."""
+  name = section.surrogate
+  spec = losses.LossSpec(**dict(section) | {'surrogate': rules.find(
+      'loss.surrogate', name, losses.SURROGATES, is_array_rule=True)})
+  errors.check_choice(
+      'loss.aggregation', spec.aggregation, losses.AGGREGATIONS)
+  errors.check_choice(
+      'loss.kl_estimator', spec.kl_estimator, losses.KL_ESTIMATORS)
+  for key in ('clip_low', 'clip_high', 'importance_cap', 'kl_coefficient'):
+    errors.check_number(f'loss.{key}', section[key], min_value=0)
+  if (spec.kl_estimator == 'none') != (spec.kl_coefficient == 0.0):
+    raise errors.UserError(
+        f'loss.kl_estimator={spec.kl_estimator!r} and kl_coefficient='
+        f'{spec.kl_coefficient}: set both or neither.')
+  if rules.is_custom(name):
+    tokens, row = (
+        jax.ShapeDtypeStruct((2, length), jnp.float32) for length in (3, 1))
+    gradient = jax.grad(
+        lambda *args: jnp.sum(spec.surrogate(*args, spec)), argnums=(0, 1))
+    try:
+      jax.eval_shape(gradient, tokens, tokens, row)
+    except (TypeError, ValueError) as error:
+      raise errors.UserError(
+          f'loss.surrogate={name!r} has no gradient '
+          f'({errors.one_line(error)}).') from error
+  return spec
 
 
 def _policy_configs(

@@ -8,6 +8,7 @@ lie in the working directory. Both have the same signature.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+import dataclasses
 import difflib
 import hashlib
 import importlib
@@ -32,16 +33,48 @@ def is_custom(name: Any) -> bool:
   return isinstance(name, str) and ':' in name
 
 
-def check(
+@dataclasses.dataclass(frozen=True)
+class _UserRule:
+  """A function of the user; its exceptions and bad results are UserErrors."""
+
+  given: str  # The key of the config and its value.
+  function: Callable[..., Any]
+  is_array_rule: bool
+
+  def __call__(self, *args: Any) -> Any:
+    try:
+      found = self.function(*args)
+    except errors.UserError:
+      raise
+    except errors.USER_CODE_ERRORS as error:
+      raise errors.UserError(
+          f'{self.given} raised {errors.one_line(error)}.') from error
+    if self.is_array_rule:
+      is_good = np.shape(found) == np.shape(args[0])
+      if isinstance(found, np.ndarray):  # Otherwise jit traces it.
+        is_good &= found.dtype.kind in 'fiu' and np.all(np.isfinite(found))
+      if not is_good:
+        raise errors.UserError(
+            f'{self.given} returned {found!r:.200}; expected an array of '
+            f'{np.shape(args[0])} finite numbers.')
+    return found
+
+
+def find(
     key: str, name: Any, built_in: Mapping[str, Callable[..., Any]],
-    choices: Collection[str] | None = None) -> None:
-  """Raises UserError unless `name` is a choice or a function of the user.
+    choices: Collection[str] | None = None, *,
+    is_array_rule: bool = False) -> Callable[..., Any]:
+  """Returns the function that a value of the config names.
+
+  Raises UserError if there is none, or if it has other parameters than the
+  built-in ones.
 
   Args:
     key: the key of the config, for the message.
     name: the value of the config.
-    built_in: a function of the user takes the arguments of these.
+    built_in: the built-in functions.
     choices: the valid ones of `built_in`; None for all.
+    is_array_rule: the result has the shape of the first argument.
   """
   choices = built_in if choices is None else choices
   if not is_custom(name):
@@ -49,67 +82,21 @@ def check(
       raise errors.UserError(
           f'{key}={name!r}: expected one of {list(choices)}, or '
           "'module:function'.")
-    return
-  rule = _load(key, name)
+    return built_in.get(name)  # None for the choice 'all'.
+  given = f'{key}={name!r}'
+  rule = load(given, *name.split(':', 1))
+  if not callable(rule):
+    raise errors.UserError(f'{given} is not a function but {rule!r}.')
   expected = inspect.signature(next(iter(built_in.values()))).parameters
   try:
-    signature = inspect.signature(rule)
-  except ValueError:  # Some functions in C have none.
-    return
-  try:
-    signature.bind(*expected)
+    inspect.signature(rule).bind(*expected)
   except TypeError as error:
     raise errors.UserError(
-        f'{key}={name!r} takes {signature}; expected a function of '
+        f'{given} takes {inspect.signature(rule)}; expected a function of '
         f'({", ".join(expected)}).') from error
-
-
-def find(
-    key: str, name: str,
-    built_in: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-  """The function with a name that passed `check`."""
-  return built_in[name] if name in built_in else _load(key, name)
-
-
-def call(
-    key: str, name: str, built_in: Mapping[str, Callable[..., Any]],
-    *args: Any) -> Any:
-  """Calls a rule; an exception in a function of the user is a UserError."""
-  return call_found(key, name, find(key, name, built_in), *args)
-
-
-def call_found(
-    key: str, name: str, rule: Callable[..., Any], *args: Any) -> Any:
-  """Like `call`, for a rule that was found before."""
-  if not is_custom(name):
-    return rule(*args)
-  try:
-    return rule(*args)
-  except errors.UserError:
-    raise
-  except errors.USER_CODE_ERRORS as error:
-    raise errors.UserError(
-        f'{key}={name!r} raised {errors.one_line(error)}.') from error
-
-
-def call_array(
-    key: str, name: str, built_in: Mapping[str, Callable[..., np.ndarray]],
-    *args: Any, shape: tuple[int, ...]) -> np.ndarray:
-  """Like `call`; the array of a user's rule must be finite and have a shape."""
-  found = call(key, name, built_in, *args)
-  if not is_custom(name):
-    return found
-  expected = f'expected an array of {shape} finite numbers.'
-  if np.shape(found) != shape:
-    raise errors.UserError(
-        f'{key}={name!r} returned the shape {np.shape(found)}; {expected}')
-  found = np.asarray(found)
-  message = f'{key}={name!r} returned {found}; {expected}'
-  if found.dtype.kind not in 'fiu':
-    raise errors.UserError(message)
-  if not np.all(np.abs(found) < np.finfo(np.float32).max):
-    raise errors.UserError(message)
-  return found
+  except ValueError:  # Some functions in C have no signature.
+    pass
+  return _UserRule(given, rule, is_array_rule)
 
 
 def digests(names: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -154,14 +141,6 @@ def load(given: str, module_name: str, function: str) -> Any:
         f'{given}: {module.__name__} has no function {function!r}'
         f'{_end(function, names)}')
   return getattr(module, function)
-
-
-def _load(key: str, name: str) -> Callable[..., Any]:
-  given = f'{key}={name!r}'
-  rule = load(given, *name.split(':', 1))
-  if not callable(rule):
-    raise errors.UserError(f'{given} is not a function but {rule!r}.')
-  return rule
 
 
 def _advice(module_name: str, error: BaseException) -> str:

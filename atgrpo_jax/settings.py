@@ -33,7 +33,7 @@ _MIN_VALUES = {
     'train.diagnose_every': 0, 'evaluation.validate_every': 1,
     'evaluation.num_samples': 1, 'evaluation.num_timed': 0,
     'evaluation.top_k': 0, 'mesh.fsdp': 0, 'mesh.tensor': 0}
-_UPDATE_ORDERS = ('mixed', 'first_turn', 'last_turn', 'nodes')
+_UPDATE_ORDERS = ('mixed', 'last_turn', 'nodes')
 
 
 def read(

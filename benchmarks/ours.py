@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax import model
 from atgrpo_jax import settings
 from atgrpo_jax import types
@@ -31,7 +32,6 @@ from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.learner import update as update_lib
-from atgrpo_jax.rl import losses
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -191,8 +191,8 @@ class Step:
     # The products of an adapter's update are kept, a group at a time.
     learner = policy_lib.LearnerSpec(
         optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
-        loss=losses.LossSpec(**run_config.loss), temperature=1.0, dtype=dtype,
-        remat=not lora, adapter_scale=lora and lora.scale)
+        loss=config_lib.loss_spec(run_config.loss), temperature=1.0,
+        dtype=dtype, remat=not lora, adapter_scale=lora and lora.scale)
     tokenizer = Ids()
     self._policies, self._states, self._frozen = {}, {}, {}
     for index, (params, mesh) in enumerate(

@@ -27,35 +27,25 @@ _EPISODES = {
 # Overrides of MAGRPO relative to AT-GRPO (arXiv 2508.04652).
 MAGRPO = {
     'policies': 'per_role', 'rollout.mode': 'joint', 'rollout.selection': 'all',
-    'rollout.return_type': 'return_to_go',
+    'rollout.return_type': 'return_to_go', 'rollout.discount': 0.9,
     'advantage.group_key': ('env', 'agent', 'turn', 'branch'),
+    'advantage.scale': 'none',
+    # The ratio is not clipped, although every turn but the first to be updated
+    # is off policy. Neither is the gradient.
     'loss.surrogate': 'unclipped', 'loss.aggregation': 'constant',
-    'optimizer.warmup_updates': 0,
-    'optimizer.max_grad_norm': 1e9,  # The gradient is not clipped.
-}
-# arXiv 2508.04652, and its released code, CoMLRL 1.4.3, which stops a branch
-# above -0.2 of rewards from -4 to 0. Neither clips the ratio, although every
-# turn after the first to be updated is off policy.
-MAGRPO_PRESETS = {
-    'paper': {
-        'rollout.discount': 0.9, 'rollout.cross_credit': 'mean',
-        'rollout.stop_above': None, 'advantage.scale': 'none',
-        'optimizer.weight_decay': 0.0, 'train.update_order': 'last_turn'},
-    'comlrl143': {
-        'rollout.discount': 1.0, 'rollout.cross_credit': 'sum',
-        'rollout.stop_above': 0.95, 'advantage.scale': 'std',
-        'optimizer.weight_decay': 0.01, 'train.update_order': 'first_turn'},
+    'train.update_order': 'last_turn',
+    'optimizer.warmup_updates': 0, 'optimizer.weight_decay': 0.0,
+    'optimizer.max_grad_norm': 1e9,
 }
 # Overrides of actor-critic relative to MAGRPO (controls of arXiv 2601.21972): a
 # critic for each policy, or one that sees the prompts of all roles.
 _ACTOR_CRITIC = {
-    'rollout.return_type': 'bootstrapped', 'rollout.cross_credit': 'mean',
-    'advantage.baseline': 'critic', 'advantage.scale': 'none'}
+    'rollout.return_type': 'bootstrapped', 'advantage.baseline': 'critic',
+    'advantage.scale': 'none'}
 IAC = {'critic.kind': 'independent', **_ACTOR_CRITIC}
 MAAC = {'critic.kind': 'central', **_ACTOR_CRITIC}
 
-_MAGRPO_OF_A_PAIR = {
-    **MAGRPO, **MAGRPO_PRESETS['paper'], 'policies': 'shared'}
+_MAGRPO_OF_A_PAIR = {**MAGRPO, 'policies': 'shared'}
 # Overrides of each system relative to AT-GRPO with one policy for a pair.
 SYSTEMS = {
     'sa_grpo': {'environment.team': 'solo', 'environment.max_turns': 1},
@@ -93,10 +83,6 @@ SYSTEMS = {
         **_EPISODES, 'rollout.return_type': 'immediate',
         'advantage.extra_terms': (
             ('episode_return', ('env', 'agent'), 1.0),)},
-    # REINFORCE++ with the baseline of a task (arXiv 2501.03262).
-    'reinforce_pp': {
-        **_EPISODES, 'advantage.group_key': ('env', 'agent'),
-        'advantage.scale': 'batch_std'},
     'at_grpo': {},
     'at_grpo_per_role': {'policies': 'per_role'},
     'at_grpo_lora': {'policies': 'lora_per_role'},
@@ -178,14 +164,10 @@ def apply_system(
 
 def magrpo_config(
     arg: config_dict.ConfigDict, module: str) -> config_dict.ConfigDict:
-  """Returns MAGRPO on an environment: `arg` has system, preset, team, size."""
-  check_choices(arg, system=MAGRPO_SYSTEMS, preset=MAGRPO_PRESETS)
-  if arg.system == 'at_grpo' and arg.preset != 'paper':
-    raise ValueError(
-        f'preset={arg.preset!r} is a preset of MAGRPO and does not go with '
-        "system='at_grpo'; use preset=paper.")
+  """Returns MAGRPO on an environment: `arg` has system, team and size."""
+  check_choices(arg, system=MAGRPO_SYSTEMS)
   c = base_config(arg.size)
-  c.update_from_flattened_dict(MAGRPO | MAGRPO_PRESETS[arg.preset])
+  c.update_from_flattened_dict(MAGRPO)
   c.environment.module = module
   c.environment.reward = 'outcome'
   apply_system(c, arg, MAGRPO_SYSTEMS[arg.system])
@@ -398,10 +380,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.discount = 1.0  # Per step, of later rewards.
   # Mode 'joint' combines candidates of equal index, or all of them ('cross').
   c.rollout.joint_actions = 'aligned'
-  c.rollout.cross_credit = 'mean'  # Or 'sum' over joint actions of a candidate.
   c.rollout.max_joint_actions = 1000  # Per task; more are refused.
-  # A state whose mean reward is larger is not continued.
-  c.rollout.stop_above = config_dict.placeholder(float)
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
   # Whether the environment reads a completion that reached max_new_tokens;
@@ -415,7 +394,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.advantage.group_key = ('env', 'agent', 'turn')
   # 'mean', 'leave_one_out', 'none', or 'critic' (value of the prompt).
   c.advantage.baseline = 'mean'
-  # 'std' of the candidates that are compared, 'batch_std' of all, or 'none'.
+  # 'std' of the candidates that are compared, or 'none'.
   c.advantage.scale = 'std'
   # (return type, group key, weight) triples whose advantages are added to that
   # of `rollout.return_type` and `group_key`, which has the weight 1.
@@ -432,12 +411,11 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.critic.prompt_buckets = ()  # Padded input lengths; () is buckets.prompt.
 
   c.loss = config_dict.ConfigDict()
-  # 'clip' (PPO), 'unclipped' (ratio x advantage), or 'cispo'. All but
-  # 'unclipped' clip the ratio to [1 - clip_low, 1 + clip_high].
+  # 'clip' (PPO) clips the ratio to [1 - clip_low, 1 + clip_high]; 'unclipped'
+  # is ratio x advantage.
   c.loss.surrogate = 'clip'
   c.loss.clip_low = 0.2
   c.loss.clip_high = 0.2
-  c.loss.ratio_level = 'token'  # Or 'sequence'.
   c.loss.aggregation = 'token_mean'  # Or 'sequence_mean', 'constant'.
   # Cap of the importance weight between sampler and learner; 0 for no weight.
   c.loss.importance_cap = 2.0
@@ -445,7 +423,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # KL, KL(policy || initial)) or 'k3_forward' (forward KL, as in GRPO).
   c.loss.kl_estimator = 'none'
   c.loss.kl_coefficient = 0.0
-  c.loss.entropy_coefficient = 0.0
 
   c.optimizer = config_dict.ConfigDict()  # AdamW.
   c.optimizer.learning_rate = 1e-6
@@ -470,8 +447,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.train.completion_tokens = 0
   c.train.updates_per_rollout = 1
   # 'mixed' splits the groups among these updates; 'nodes' makes one update per
-  # node of a task's tree, the deepest first; 'first_turn' and 'last_turn'
-  # make one update per turn and begin with that turn.
+  # node of a task's tree, the deepest first; 'last_turn' makes one update per
+  # turn, the last first.
   c.train.update_order = 'mixed'
   c.train.checkpoint_every = 10  # Steps.
   c.train.groups_every = 10  # Steps between recordings of all groups.

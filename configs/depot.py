@@ -26,7 +26,7 @@ SYSTEMS = {
     # The branches of all 2 T phases would be too many. Instead, candidates of
     # independent episodes are compared by agent and turn.
     'magrpo': {
-        **common.MAGRPO, **common.MAGRPO_PRESETS['paper'],
+        **common.MAGRPO,
         'policies': 'shared', 'rollout.mode': 'parallel',
         'advantage.group_key': ('env', 'agent', 'turn')},
 }

@@ -51,12 +51,11 @@ def get_config(arg: str = ''):
   """Returns the config of two agents that write a program.
 
   `kind` is a key of `_KINDS`; `turns` is 1 or 2, by default 1 for models that
-  CPUs train and otherwise 2, and 2 for a discussion; `preset` is one of
-  `common.MAGRPO_PRESETS`.
+  CPUs train and otherwise 2, and 2 for a discussion.
   """
   arg = common.parse_arg(
-      arg, kind='', turns=0, system='magrpo', team='', preset='paper',
-      size='coder-3b', topology='', debug=False)
+      arg, kind='', turns=0, system='magrpo', team='', size='coder-3b',
+      topology='', debug=False)
   is_small = arg.size == 'nano'
   arg.kind = arg.kind or ('recipes' if is_small else 'humaneval')
   is_laptop = arg.size in common.LAPTOP

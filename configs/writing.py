@@ -34,12 +34,11 @@ _ROLES = {
 def get_config(arg: str = ''):
   """Returns the config of a team of writers.
 
-  `kind` is a task of `environments.writing.env`, and `preset` one of
-  `common.MAGRPO_PRESETS`.
+  `kind` is a task of `environments.writing.env`.
   """
   arg = common.parse_arg(
-      arg, kind='posts', system='magrpo', team='', preset='paper', size='nano',
-      topology='', debug=False)
+      arg, kind='posts', system='magrpo', team='', size='nano', topology='',
+      debug=False)
   c = common.magrpo_config(arg, 'environments.writing.env')
   c.environment.max_turns = 2 if c.environment.team == 'discussion' else 1
   c.environment.options.kind = arg.kind

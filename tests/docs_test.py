@@ -175,8 +175,8 @@ def test_worked_example():
       [line[2:] for line in lines], np.float32).T
   np.testing.assert_allclose(team + local, returns)
   credited = advantages.group_advantages(
-      returns, np.zeros(4, int), np.ones(4, bool), baseline='mean',
-      scale='std')
+      returns, np.zeros(4, int), np.ones(4, bool),
+      baseline=advantages.minus_mean, scale=advantages.by_std)
   assert [f'{x:.3f}' for x in credited] == [f'{x:.3f}' for x in shown]
   assert f'{returns.mean():.1f}' == f'{returns.std():.1f}' == '0.6'
 

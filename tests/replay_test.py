@@ -52,7 +52,7 @@ def baseline(returns, weights, episodes, values):
   return returns - np.median(returns)
 
 
-def scale(differences, deviations, baseline_ids, weights):
+def scale(differences, returns, weights):
   return differences / np.abs(differences).max()
 
 
@@ -140,9 +140,9 @@ def test_workdir_replaces_the_config_flag(at_grpo, monkeypatch):
   assert config.to_dict() == echo.experiment(
       config.model.folder, **CHANGES).config.to_dict()
   config = parse(
-      '--workdir', str(at_grpo), '--config.rollout.stop_above=0.5',
+      '--workdir', str(at_grpo), '--config.rollout.alpha=0.5',
       '--config.buckets.groups=(8,16)', '--config.evaluation.name=x')
-  assert config.rollout.stop_above == 0.5
+  assert config.rollout.alpha == 0.5
   assert config.buckets.groups == (8, 16)
   assert config.evaluation.name == 'x'
   with pytest.raises(

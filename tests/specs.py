@@ -1,5 +1,6 @@
 """The specs of the default config of a small model, with changes."""
 
+from atgrpo_jax import config as config_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.learner import policy as policy_lib
 from atgrpo_jax.rl import losses
@@ -24,7 +25,9 @@ def critic(**changes) -> spec_lib.CriticSpec:
 
 
 def loss(**changes) -> losses.LossSpec:
-  return losses.LossSpec(**{**_CONFIG.loss, **changes})
+  section = _CONFIG.copy_and_resolve_references().loss
+  section.update(changes)
+  return config_lib.loss_spec(section)
 
 
 def optimizer(**changes) -> policy_lib.OptimizerSpec:

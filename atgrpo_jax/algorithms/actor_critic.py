@@ -247,7 +247,7 @@ class _Evaluation:
             node, CENTRAL) + node.rewards(role, self.rollout.alpha)
       candidate_returns.append(returns_lib.candidate_returns(
           role_returns, np.array(node.joint_actions)[:, column],
-          len(group.candidates), 'mean').astype(np.float32))
+          len(group.candidates)).astype(np.float32))
     targets = {}  # Roles that share a critic may share an input.
     for view, view_returns in returns.items():
       targets.setdefault(prompts[view], []).extend(view_returns)

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from atgrpo_jax import errors
-from atgrpo_jax import rules
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import at_grpo
@@ -86,8 +84,9 @@ def assign_advantages(
     if return_type != rollout.return_type:
       term_groups = tree_lib.groups_of([
           grpo.with_returns(tree, rollout, return_type) for tree in trees])
+    parts = [spec_lib.find_key_part(name) for name in group_key]
     baseline_ids = _number([
-        [_key_part(group.key, part, prompts[group.key]) for part in group_key]
+        [part(group.key, prompts[group.key]) for part in parts]
         for group in term_groups])
     terms.append((weight, baseline_ids, *_term(
         term_groups, baseline_ids, spec, return_type)))
@@ -137,7 +136,8 @@ def _term(
   advantages = advantages_lib.group_advantages(
       np.concatenate([group.returns for group in groups]), flat_ids,
       np.concatenate([group.valid for group in groups]),
-      baseline=spec.baseline, scale=spec.scale, weights=weights,
+      baseline=spec_lib.find_baseline(spec.baseline),
+      scale=spec_lib.find_scale(spec.scale), weights=weights,
       episodes=episodes, values=values)
   return advantages, weights
 
@@ -161,25 +161,6 @@ def _prompts(
 
 def _prompt(messages: Sequence[env_api.Message]) -> _Prompt:
   return tuple((x['role'], env_api.text_of(x)) for x in messages)
-
-
-def _key_part(
-    key: types.GroupKey, part: str, prompts: tuple[_Prompt, ...]) -> Hashable:
-  """The value of a part of a group key."""
-  value = rules.call(
-      'advantage.group_key', part, spec_lib.GROUP_KEY_PARTS, key, prompts)
-  if rules.is_custom(part) and not _is_value(value):
-    raise errors.UserError(
-        f'advantage.group_key={part!r} returned {value!r:.100}; expected text, '
-        'a whole number, or a tuple of them.')
-  return value
-
-
-def _is_value(value: Any) -> bool:
-  """Excludes None, floats, whose equality is fragile, and other objects."""
-  if isinstance(value, tuple):
-    return all(map(_is_value, value))
-  return isinstance(value, (str, int, np.integer))
 
 
 def _number(items: Sequence[Sequence[Hashable]]) -> np.ndarray:

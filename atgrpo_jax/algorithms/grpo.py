@@ -15,6 +15,7 @@ import dataclasses
 
 import numpy as np
 
+from atgrpo_jax import rules
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -51,6 +52,9 @@ def with_returns(
     tree: tree_lib.Tree, spec: spec_lib.RolloutSpec,
     return_type: str) -> tree_lib.Tree:
   """Replaces the returns of a tree of independent episodes."""
+  return_fn = rules.find(
+      'rollout.return_type', return_type, returns_lib.EPISODE_RETURNS,
+      is_array_rule=True)
   root, *later = tree.nodes
   episodes = [[(0, i)] for i in range(len(root.steps))]
   for index, node in enumerate(later, 1):
@@ -58,11 +62,15 @@ def with_returns(
   returns = [np.zeros(len(node.steps)) for node in tree.nodes]
   for episode in episodes:
     nodes = [(tree.nodes[index], j) for index, j in episode]
-    values = returns_lib.episode_returns(
-        np.array([node.groups[0].candidates[j].reward for node, j in nodes]),
-        np.array([node.team_rewards[j] for node, j in nodes]),
-        [node.groups[0].key.role for node, _ in nodes],
-        return_type=return_type, alpha=spec.alpha, discount=spec.discount)
+    values = np.full(len(nodes), np.nan)
+    # Built-in rules leave NaN where a return is unknown.
+    if not (rules.is_custom(return_type)
+            and any(node.failed(j) for node, j in nodes)):
+      values = return_fn(
+          np.array([node.groups[0].candidates[j].reward for node, j in nodes]),
+          np.array([node.team_rewards[j] for node, j in nodes]),
+          [node.groups[0].key.role for node, _ in nodes], spec.alpha,
+          spec.discount)
     for (index, j), value in zip(episode, values, strict=True):
       returns[index][j] = value
   return dataclasses.replace(tree, nodes=tuple(

@@ -10,15 +10,15 @@ Deviations from the paper:
 1. A role's local reward, if the environment has one, is added to the return of
    its candidate.
 2. If roles act in separate phases, the tree branches at every phase.
-3. The presets weight the loss by the ratio to the policy before the first
+3. The configs weight the loss by the ratio to the policy before the first
    update of a step, which differs from 1 after an update of another turn. Like
    the paper, they do not clip it. They also keep AT-GRPO's importance weights
    between sampler and learner.
 
 Deviations from the authors' code, CoMLRL 1.4.3, the first three with a test:
 1. The discount is not ignored.
-2. A candidate in several joint actions gets the mean of their returns;
-   `cross_credit='sum'` restores the sum.
+2. A candidate in several joint actions gets the mean of their returns, not
+   the sum.
 3. A joint action with an unknown reward is left out.
 4. Prompts use the model's chat template instead of plain text, and candidates
    are sampled without top-p, so that the learner scores what was sampled.
@@ -76,9 +76,6 @@ def _expand(
     node, continued = dataclasses.replace(node, chosen=chosen), [chosen]
   node = runner.truncate(node, continued)
   continued = [j for j in continued if not node.is_leaf(j)]
-  if (spec.stop_above is not None and continued
-      and np.nanmean(weighted) > spec.stop_above):
-    continued = []
   subtrees = yield [
       _expand(
           runner, task_id, node.steps[j].state, later, spec,
@@ -98,8 +95,8 @@ def _expand(
   nodes[0] = node.with_returns([
       returns_lib.candidate_returns(
           node.rewards(role, spec.alpha) + spec.alpha * continuations,
-          np.array(node.joint_actions)[:, index], spec.group_size,
-          spec.cross_credit).astype(np.float32)
+          np.array(node.joint_actions)[:, index],
+          spec.group_size).astype(np.float32)
       for index, role in enumerate(runner.environment.phases[node.phase])])
   return nodes, node.team_rewards + continuations
 

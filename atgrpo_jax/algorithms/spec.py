@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 import dataclasses
 import itertools
 from typing import Any
@@ -57,29 +58,23 @@ class RolloutSpec:
   alpha: float
   discount: float
   joint_actions: str
-  cross_credit: str
   max_joint_actions: int
-  stop_above: float | None
 
   def __post_init__(self):
     errors.check_choice('rollout.mode', self.mode, [*RETURN_TYPES])
-    for name, choices in (
-        ('joint_actions', ('aligned', 'cross')),
-        ('cross_credit', ('mean', 'sum'))):
-      errors.check_choice(
-          f'rollout.mode={self.mode!r} with rollout.{name}',
-          getattr(self, name), choices)
+    errors.check_choice(
+        'rollout.joint_actions', self.joint_actions, ('aligned', 'cross'))
     # Only parallel episodes have return types, and no selections, of the user.
     prefix = f'rollout.mode={self.mode!r} with rollout.'
     if self.mode == 'parallel':
-      rules.check(
+      rules.find(
           prefix + 'return_type', self.return_type, returns_lib.EPISODE_RETURNS)
       errors.check_choice(
           prefix + 'selection', self.selection, SELECTIONS[self.mode])
     else:
       errors.check_choice(
           prefix + 'return_type', self.return_type, RETURN_TYPES[self.mode])
-      rules.check(
+      rules.find(
           prefix + 'selection', self.selection, selection_lib.RULES,
           SELECTIONS[self.mode])
     if self.mode == 'joint' and self.selection != 'all':
@@ -111,13 +106,13 @@ class RolloutSpec:
     Args:
       returns: [J] float, returns or rewards of the acting agent or the team;
         non-finite ones are never selected.
-      team_returns: [J] float, the team part of `returns`, up to a factor.
+      team_returns: [J] float, `returns` without local rewards.
       rng: for random rules.
     """
     known = np.flatnonzero(np.isfinite(returns))
-    index = rules.call(
-        'rollout.selection', self.selection, selection_lib.RULES,
-        returns[known], team_returns[known], self, rng)
+    rule = rules.find(
+        'rollout.selection', self.selection, selection_lib.RULES)
+    index = rule(returns[known], team_returns[known], self, rng)
     if not isinstance(index, (int, np.integer)) or not 0 <= index < len(known):
       raise errors.UserError(
           f'rollout.selection={self.selection!r} returned {index!r}; expected '
@@ -130,7 +125,7 @@ class RolloutSpec:
 #   key: the `types.GroupKey`.
 #   prompts: the prompt and the role's preceding ones in the episode, the last
 #     first; each is a tuple of messages (author, text).
-#   value: text, a whole number, or a tuple of them.
+#   value: hashable, such as text or a number.
 GROUP_KEY_PARTS = {
     'env': lambda key, prompts: key.task_id,
     'agent': lambda key, prompts: key.role,
@@ -140,7 +135,6 @@ GROUP_KEY_PARTS = {
     'history_1': lambda key, prompts: prompts[:2],
     'history_2': lambda key, prompts: prompts[:3],
 }
-COMBINATIONS = ('sum', 'mean')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,11 +160,11 @@ class AdvantageSpec:
           'group key, weight) triples with weights of at least 0, such as '
           "(('return_to_go', ('env', 'agent', 'state'), 1.0),).")
     for part in itertools.chain(*self.group_keys):
-      rules.check('advantage.group_key', part, GROUP_KEY_PARTS)
+      find_key_part(part)
     errors.check_choice(
-        'advantage.combination', self.combination, COMBINATIONS)
-    rules.check('advantage.baseline', self.baseline, advantages.BASELINES)
-    rules.check('advantage.scale', self.scale, advantages.SCALES)
+        'advantage.combination', self.combination, ('sum', 'mean'))
+    find_baseline(self.baseline)
+    find_scale(self.scale)
     if self.baseline == 'none':  # Scale 'std' would be an RMS of returns.
       errors.check_choice(
           "advantage.baseline='none' with scale", self.scale, ('none',))
@@ -179,6 +173,23 @@ class AdvantageSpec:
   def group_keys(self) -> list[tuple[str, ...]]:
     """The group key of each term."""
     return [self.group_key, *(key for _, key, _ in self.extra_terms)]
+
+
+def find_baseline(name: str) -> advantages.Baseline:
+  """Returns the function of `advantage.baseline`."""
+  return rules.find(
+      'advantage.baseline', name, advantages.BASELINES, is_array_rule=True)
+
+
+def find_scale(name: str) -> advantages.Scale:
+  """Returns the function of `advantage.scale`."""
+  return rules.find(
+      'advantage.scale', name, advantages.SCALES, is_array_rule=True)
+
+
+def find_key_part(name: str) -> Callable[..., Hashable]:
+  """Returns the function of a part of a group key."""
+  return rules.find('advantage.group_key', name, GROUP_KEY_PARTS)
 
 
 def _is_group_key(parts: Any) -> bool:
@@ -199,14 +210,15 @@ def check_terms(rollout: RolloutSpec, advantage: AdvantageSpec) -> None:
   """Raises UserError unless rollout and terms of the advantage fit."""
   if not advantage.extra_terms:
     return
-  rules.check(
-      'advantage.extra_terms with advantage.baseline', advantage.baseline,
-      advantages.BASELINES, ('mean', 'leave_one_out', 'none'))
+  if advantage.baseline == 'critic':
+    raise errors.UserError(
+        "advantage.extra_terms with advantage.baseline='critic': a critic "
+        'predicts only one return type; use another baseline.')
   key = (
       f'rollout.mode={rollout.mode!r} with advantage.extra_terms: return_type')
   for return_type, _, _ in advantage.extra_terms:
     if rollout.mode == 'parallel':  # Other trees have no complete episodes.
-      rules.check(key, return_type, returns_lib.EPISODE_RETURNS)
+      rules.find(key, return_type, returns_lib.EPISODE_RETURNS)
     else:
       errors.check_choice(key, return_type, [rollout.return_type])
 
@@ -253,7 +265,3 @@ def check_critic(
         f'critic.kind={critic.kind!r}, rollout.return_type='
         f'{rollout.return_type!r}, advantage.baseline={advantage.baseline!r}: '
         "use a critic, 'bootstrapped' and 'critic' together, or not at all.")
-  if has_critic:  # A critic predicts a mean, not a sum.
-    errors.check_choice(
-        f'critic.kind={critic.kind!r} with rollout.cross_credit',
-        rollout.cross_credit, ('mean',))

@@ -156,9 +156,7 @@ def _score(params, frozen_params, config, batch, spec):
   def score_chunk(head, hidden, tokens):
     logits = mesh_lib.constrain(
         model.unembed(head, config, hidden, dtype), None, 'tensor')
-    entropy = losses.entropy(logits, spec.temperature)
-    if spec.loss is None or not spec.loss.entropy_coefficient:
-      entropy = jax.lax.stop_gradient(entropy)
+    entropy = losses.entropy(jax.lax.stop_gradient(logits), spec.temperature)
     return losses.token_logprobs(logits, tokens, spec.temperature), entropy
 
   def score_shard(head, split):

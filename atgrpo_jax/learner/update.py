@@ -21,7 +21,6 @@ import optax
 
 from atgrpo_jax import errors
 from atgrpo_jax import model
-from atgrpo_jax import rules
 from atgrpo_jax import types
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.distributed import mesh as mesh_lib
@@ -43,7 +42,6 @@ class Updates:
 
   summary: dict[str, float]  # Metrics that the host knows.
   updates: list[dict[str, jax.Array]]  # Metrics of each, still on the devices.
-  surrogate: str = ''  # Messages name a function of the user.
 
   def metrics(self, name: str) -> dict[str, float]:
     """Waits for the updates and averages their metrics.
@@ -54,8 +52,6 @@ class Updates:
     if not self.updates:
       logging.warning('%s: nothing has a gradient; skipping the update', name)
       return self.summary
-    if rules.is_custom(self.surrogate):
-      name += f' with loss.surrogate={self.surrogate!r}'
     fetched = hosts.fetch(self.updates)
     for metrics in fetched:
       if not np.isfinite(metrics['param_norm']):
@@ -89,9 +85,9 @@ def update_policy(
   arXiv 2510.11062), as `loss.aggregation` defines it. Groups without an
   advantage are computed only if the loss has a penalty.
 
-  Order 'mixed' splits the groups among `num_updates` updates. 'first_turn' and
-  'last_turn' make one update per turn, and 'nodes' one per node of each task's
-  tree, the deepest first. `frozen_params` is the model under an adapter, and
+  Order 'mixed' splits the groups among `num_updates` updates. 'last_turn' makes
+  one update per turn, and 'nodes' one per node of each task's tree, both the
+  deepest first. `frozen_params` is the model under an adapter, and
   `reference` the model of the KL penalty.
   """
   loss = policy.learner.loss
@@ -123,7 +119,7 @@ def update_policy(
       state, metrics = _update(
           policy, state, batches, units, tokens, frozen_params)
       updates.append(metrics | {'tokens': tokens})
-  return state, Updates(summary, updates, loss.surrogate)
+  return state, Updates(summary, updates)
 
 
 def update_critic(
@@ -300,9 +296,9 @@ def _deal(groups, num_updates, order):
 
   def update_of(group):
     key = group.key
-    return {
-        'first_turn': key.turn, 'last_turn': -key.turn,
-        'nodes': (tasks.index(key.task_id), -key.turn, key.branch)}[order]
+    if order == 'last_turn':
+      return -key.turn
+    return tasks.index(key.task_id), -key.turn, key.branch
 
   ordered = sorted(groups, key=update_of)
   return [list(dealt) for _, dealt in itertools.groupby(ordered, update_of)]
@@ -312,7 +308,7 @@ def _scored_groups(loss, groups):
   """The groups with a gradient."""
   return [
       group for group in groups
-      if loss.has_penalty or np.any(group.advantages)]
+      if loss.kl_coefficient or np.any(group.advantages)]
 
 
 def _make_batches(policy, groups, buckets):

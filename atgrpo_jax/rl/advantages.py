@@ -5,34 +5,30 @@ AT-GRPO compares the G candidates of one prompt (arXiv 2510.11062, Algorithm
 baseline; plain GRPO on a team has one id per task.
 
 Deviations from the authors' code:
-1. Returns that differ by rounding only (`rounding_noise`) give advantages of
-   exactly 0. Otherwise the scale 'std' would turn 1e-17 into 1.
+1. Returns that differ by rounding only (`rounding_noise`) count as equal.
+   Otherwise the scale 'std' would turn 1e-17 into 1.
 2. The standard deviation divides by N, not N - 1.
 3. A single candidate has advantage 0 instead of its return.
 
-A baseline is a function of the candidates of one baseline,
-(returns, weights, episodes, values) -> differences:
+A baseline is a function of the N candidates that are compared:
 
-  returns: [N] float64.
-  weights, episodes, values: [N], see `group_advantages`; `values` is None
-    without a critic.
-  differences: [N], return minus baseline.
+  (returns [N], weights [N], episodes [N], values [N]) -> differences [N]
 
-A scale is a function of all valid candidates of the step,
-(differences, deviations, baseline_ids, weights) -> advantages:
+Differences are return minus baseline. All are float64 except `episodes`; see
+`group_advantages`. `values` is None without a critic.
 
-  differences: [M] float64, from the baseline; not all are 0.
-  deviations: [M] float64, the same, but return minus mean for 'leave_one_out'.
-  baseline_ids: [M] int, equal for candidates with a common baseline.
-  weights: [M] float64.
-  advantages: [M].
+A scale is a function (differences [N], returns [N], weights [N]) -> advantages
+[N] of the same candidates. It is called unless all differences are 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from atgrpo_jax import rules
+Baseline = Callable[..., np.ndarray]
+Scale = Callable[..., np.ndarray]
 
 
 def rounding_noise(returns: np.ndarray) -> float:
@@ -52,7 +48,7 @@ def are_largest(returns: np.ndarray) -> np.ndarray:
 
 def group_advantages(
     returns: np.ndarray, baseline_ids: np.ndarray, valid: np.ndarray,
-    *, baseline: str, scale: str, weights: np.ndarray | None = None,
+    *, baseline: Baseline, scale: Scale, weights: np.ndarray | None = None,
     episodes: np.ndarray | None = None,
     values: np.ndarray | None = None) -> np.ndarray:
   """Advantages [N] float32.
@@ -63,99 +59,73 @@ def group_advantages(
     returns: [N] float32.
     baseline_ids: [N] int, equal for candidates with a common baseline.
     valid: [N] bool; invalid candidates are ignored and have advantage 0.
-    baseline: one of `BASELINES`, or a function of the user.
-    scale: one of `SCALES`, or a function of the user.
+    baseline: such as those of `BASELINES`.
+    scale: such as those of `SCALES`.
     weights: [N] float weights from `return_weights`; None for 1.
-    episodes: [N] int, equal for candidates of one episode; 'leave_one_out'
+    episodes: [N] int, equal for candidates of one episode; `minus_others`
       leaves out the whole episode, because an action affects all its returns.
       None for one episode per candidate.
-    values: [N] float, the critic's values of the prompts for 'critic'.
+    values: [N] float, the critic's values of the prompts for `minus_value`.
   """
   assert returns.shape == baseline_ids.shape == valid.shape
   if weights is None:
     weights = np.ones(returns.shape)
   if episodes is None:
     episodes = np.arange(len(returns))
-  differences, deviations = np.zeros((2, *returns.shape))
+  advantages = np.zeros(returns.shape, np.float32)
   for baseline_id in np.unique(baseline_ids[valid]):
     compared = valid & (baseline_ids == baseline_id)
     group_returns = returns[compared].astype(np.float64)
-    group = (
+    if np.ptp(group_returns) < rounding_noise(group_returns):
+      group_returns[:] = group_returns[0]
+    differences = baseline(
         group_returns, weights[compared], episodes[compared],
         None if values is None else values[compared])
-    found = rules.call_array(
-        'advantage.baseline', baseline, BASELINES, *group,
-        shape=group_returns.shape)
-    noise = rounding_noise(group_returns)
-    if baseline in ('mean', 'leave_one_out'):
-      if np.ptp(group_returns) < noise:
-        continue
-    elif np.abs(found).max() < noise:
-      continue
-    differences[compared] = deviations[compared] = found
-    if baseline == 'leave_one_out':
-      deviations[compared] = _minus_mean(*group)
-  advantages = np.zeros(returns.shape, np.float32)
-  if np.any(differences):
-    advantages[valid] = rules.call_array(
-        'advantage.scale', scale, SCALES, differences[valid],
-        deviations[valid], baseline_ids[valid], weights[valid],
-        shape=differences[valid].shape)
+    if np.any(differences):
+      advantages[compared] = scale(
+          differences, group_returns, weights[compared])
   return advantages
 
 
-def _minus_mean(returns, weights, episodes, values):
+def minus_mean(returns, weights, episodes, values):
   del episodes, values
-  return returns - np.average(returns, weights=weights)
+  shifted = returns - returns[0]  # So equal returns have differences of 0.
+  return shifted - np.average(shifted, weights=weights)
 
 
-def _minus_mean_of_others(returns, weights, episodes, values):
-  centred = _minus_mean(returns, weights, episodes, values)
+def minus_others(returns, weights, episodes, values):
+  """Leave one out: return minus the mean of the other episodes."""
+  centred = minus_mean(returns, weights, episodes, values)
   return centred - _mean_of_others(centred, weights, episodes)
 
 
-def _minus_nothing(returns, weights, episodes, values):
+def minus_nothing(returns, weights, episodes, values):
   del weights, episodes, values
   return returns
 
 
-def _minus_value(returns, weights, episodes, values):
+def minus_value(returns, weights, episodes, values):
   del weights, episodes
   return (returns - values).astype(np.float32).astype(np.float64)
 
 
 BASELINES = {
-    'mean': _minus_mean, 'leave_one_out': _minus_mean_of_others,
-    'none': _minus_nothing, 'critic': _minus_value}
+    'mean': minus_mean, 'leave_one_out': minus_others, 'none': minus_nothing,
+    'critic': minus_value}
 
 
-def _by_std(differences, deviations, baseline_ids, weights):
-  """Divides by the root mean square over the candidates of a baseline."""
-  advantages = np.zeros(differences.shape)
-  for baseline_id in np.unique(baseline_ids):
-    compared = baseline_ids == baseline_id
-    square = np.sum(weights[compared] * deviations[compared]**2)
-    deviation = np.sqrt(square / np.sum(weights[compared])) or 1.0
-    advantages[compared] = differences[compared] / deviation
-  return advantages
+def by_std(differences, returns, weights):
+  deviations = minus_mean(returns, weights, None, None)
+  variance = np.average(deviations**2, weights=weights)
+  return differences / (np.sqrt(variance) or 1.0)
 
 
-def _by_batch_std(differences, deviations, baseline_ids, weights):
-  """Divides by the root mean square over all valid candidates."""
-  square = 0.0
-  for baseline_id in np.unique(baseline_ids):
-    compared = baseline_ids == baseline_id
-    square += np.sum(weights[compared] * deviations[compared]**2)
-  # Differences are rounded first, as advantages are.
-  return differences.astype(np.float32) / np.sqrt(square / np.sum(weights))
-
-
-def _by_one(differences, deviations, baseline_ids, weights):
-  del deviations, baseline_ids, weights
+def by_one(differences, returns, weights):
+  del returns, weights
   return differences
 
 
-SCALES = {'std': _by_std, 'batch_std': _by_batch_std, 'none': _by_one}
+SCALES = {'std': by_std, 'none': by_one}
 
 
 def _mean_of_others(

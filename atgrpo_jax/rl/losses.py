@@ -3,12 +3,11 @@
 A loss is a sum over its microbatch. The caller adds up all microbatches and
 devices, then divides once by `num_units` of all valid candidates of the update,
 including those with a zero advantage. The loss of a token is -w times its gain.
-With the ratio rho = pi / pi_old and clipped = clip(rho, 1 - low, 1 + high), the
-built-in gains are
+With the ratio rho = pi / pi_old, the built-in gains are
 
-  clip       min(rho A, clipped A): Algorithm 1 of arXiv 2510.11062
+  clip       min(rho A, clip(rho, 1 - low, 1 + high) A): Algorithm 1 of arXiv
+             2510.11062
   unclipped  rho A
-  cispo      stop_gradient(clipped) A log(pi) (arXiv 2506.13585, equation 4)
 
 A surrogate is a function (ratio, logprobs, advantages, spec) -> gain that jit
 can trace:
@@ -25,8 +24,7 @@ compute in float32, w is 1 up to rounding.
 
 A penalty keeps the policy near a reference. It estimates the KL of each sampled
 token given the preceding tokens; its gradient ignores how a token changes the
-distribution of later ones. Penalties are not clipped. Their rho is the ratio of
-the token, even if the surrogate uses the ratio of the sequence. Let
+distribution of later ones. Penalties are not clipped. Let
 k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html):
 
   k3          w rho k3: value and gradient of KL(pi || ref)
@@ -55,10 +53,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from atgrpo_jax import errors
-from atgrpo_jax import rules
-
-RATIO_LEVELS = ('token', 'sequence')
 AGGREGATIONS = ('token_mean', 'sequence_mean', 'constant')
 KL_ESTIMATORS = ('none', 'k3', 'k3_forward')
 
@@ -67,86 +61,27 @@ KL_ESTIMATORS = ('none', 'k3', 'k3_forward')
 class LossSpec:
   """The switches of the policy loss; docs/algorithms.md explains them."""
 
-  surrogate: str
+  surrogate: Callable[..., jax.Array]
   clip_low: float
   clip_high: float
-  ratio_level: str
-  aggregation: str
+  aggregation: str  # One of `AGGREGATIONS`.
   importance_cap: float
-  kl_estimator: str
+  kl_estimator: str  # One of `KL_ESTIMATORS`.
   kl_coefficient: float
-  entropy_coefficient: float
-  # The function of `surrogate`. Because it is compared, jit compiles again
-  # after the user's module was reloaded.
-  rule: Callable[..., jax.Array] = dataclasses.field(init=False, repr=False)
-
-  @property
-  def has_penalty(self) -> bool:
-    """True if candidates without an advantage have a gradient."""
-    return bool(self.kl_coefficient or self.entropy_coefficient)
-
-  def __post_init__(self):
-    for name, choices in (
-        ('ratio_level', RATIO_LEVELS), ('aggregation', AGGREGATIONS),
-        ('kl_estimator', KL_ESTIMATORS)):
-      errors.check_choice(f'loss.{name}', getattr(self, name), choices)
-    rules.check('loss.surrogate', self.surrogate, SURROGATES)
-    object.__setattr__(
-        self, 'rule', rules.find('loss.surrogate', self.surrogate, SURROGATES))
-    for name in ('clip_low', 'clip_high', 'importance_cap', 'kl_coefficient'):
-      errors.check_number(f'loss.{name}', getattr(self, name), min_value=0)
-    errors.check_number('loss.entropy_coefficient', self.entropy_coefficient)
-    if (self.kl_estimator == 'none') != (self.kl_coefficient == 0.0):
-      raise errors.UserError(
-          f'loss.kl_estimator={self.kl_estimator!r} and kl_coefficient='
-          f'{self.kl_coefficient}: set both or neither.')
-    if rules.is_custom(self.surrogate):
-      self._check_surrogate()
-
-  def gain(
-      self, ratio: jax.Array, logprobs: jax.Array,
-      advantages: jax.Array) -> jax.Array:
-    """The gain [B, T] of the surrogate, from the arrays in the module."""
-    gain = rules.call_found(
-        'loss.surrogate', self.surrogate, self.rule, ratio, logprobs,
-        advantages, self)
-    if getattr(gain, 'shape', None) != ratio.shape or not jnp.issubdtype(
-        gain.dtype, jnp.floating):
-      returned = jax.typeof(gain) if hasattr(gain, 'shape') else repr(gain)
-      raise errors.UserError(
-          f'loss.surrogate={self.surrogate!r} returned {returned!s:.100}; '
-          f'expected a float array of shape {ratio.shape}.')
-    return gain
-
-  def _check_surrogate(self):
-    """Traces the gradient, so that mistakes show before any work."""
-    tokens, row = (
-        jax.ShapeDtypeStruct((2, length), jnp.float32) for length in (3, 1))
-    gradient = jax.grad(lambda *args: jnp.sum(self.gain(*args)), argnums=(0, 1))
-    rules.call_found(
-        'loss.surrogate', self.surrogate, jax.eval_shape, gradient, tokens,
-        tokens, row)
 
 
-def _clipped(ratio, spec):
-  return jnp.clip(ratio, 1.0 - spec.clip_low, 1.0 + spec.clip_high)
-
-
-def _clip(ratio, logprobs, advantages, spec):
+def clip(ratio, logprobs, advantages, spec):
   del logprobs
-  return jnp.minimum(ratio * advantages, _clipped(ratio, spec) * advantages)
+  clipped = jnp.clip(ratio, 1.0 - spec.clip_low, 1.0 + spec.clip_high)
+  return jnp.minimum(ratio * advantages, clipped * advantages)
 
 
-def _unclipped(ratio, logprobs, advantages, spec):
+def unclipped(ratio, logprobs, advantages, spec):
   del logprobs, spec
   return ratio * advantages
 
 
-def _cispo(ratio, logprobs, advantages, spec):
-  return jax.lax.stop_gradient(_clipped(ratio, spec)) * advantages * logprobs
-
-
-SURROGATES = {'clip': _clip, 'unclipped': _unclipped, 'cispo': _cispo}
+SURROGATES = {'clip': clip, 'unclipped': unclipped}
 
 
 def token_logprobs(
@@ -201,21 +136,14 @@ def policy_loss(
   logprobs, old_logprobs, behavior_logprobs = map(
       masked, (logprobs, old_logprobs, behavior_logprobs))
   advantages = advantages[:, None]
-  log_ratio = logprobs - old_logprobs
-  if spec.ratio_level == 'sequence':
-    lengths = jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
-    mean = jnp.sum(log_ratio, axis=1, keepdims=True) / lengths
-    log_ratio = jnp.broadcast_to(mean, log_ratio.shape)
-  ratio = jnp.exp(log_ratio)
-  gain = spec.gain(ratio, logprobs, advantages)
-  was_clipped = _clipped(ratio, spec) != ratio
-  if spec.surrogate in ('clip', 'unclipped'):
-    was_clipped = gain != ratio * advantages
+  ratio = jnp.exp(logprobs - old_logprobs)
+  gain = spec.surrogate(ratio, logprobs, advantages, spec)
+  was_clipped = gain != ratio * advantages
   mismatch = old_logprobs - behavior_logprobs
   weight = jnp.ones_like(mismatch)
   if spec.importance_cap:
     weight = jnp.minimum(jnp.exp(mismatch), spec.importance_cap)
-  loss = -weight * gain - spec.entropy_coefficient * entropy
+  loss = -weight * gain
   if spec.kl_estimator != 'none':
     kl = _kl_penalty(
         logprobs, old_logprobs, masked(reference_logprobs), spec.kl_estimator)

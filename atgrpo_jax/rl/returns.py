@@ -8,12 +8,9 @@ local rewards of a role, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import math
 
 import numpy as np
-
-from atgrpo_jax import rules
 
 
 def continuation(following: np.ndarray, discount: float) -> float:
@@ -35,70 +32,53 @@ def returns_to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
   return sums
 
 
-def episode_returns(
-    rewards: np.ndarray, team: np.ndarray, roles: Sequence[str], *,
-    return_type: str, alpha: float, discount: float) -> np.ndarray:
-  """Returns [U] float64 of the actions of one episode.
-
-  Rewards of a failed step are NaN. A function of the user is not called for an
-  episode with one; its returns are NaN.
-
-  Args:
-    rewards: [U] float64, alpha * team reward + local reward of each step.
-    team: [U] float64, the team rewards.
-    roles: the acting role of each step.
-    return_type: one of `EPISODE_RETURNS`, or a function of the user.
-    alpha: weight of the team reward.
-    discount: factor per step, for 'return_to_go'.
-  """
-  if rules.is_custom(return_type) and not np.all(np.isfinite(rewards)):
-    return np.full(len(rewards), np.nan)
-  return rules.call_array(
-      'rollout.return_type', return_type, EPISODE_RETURNS, rewards, team,
-      roles, alpha, discount, shape=rewards.shape)
+# The following functions have the arguments
+#   rewards: [U] float64, alpha * team reward + local reward of each step.
+#   team: [U] float64, the team rewards.
+#   roles: the acting role of each step.
+#   alpha: weight of the team reward.
+#   discount: factor per step.
+# and give the returns [U] float64 of the actions of one episode.
 
 
-def _rewards(rewards, team, roles, alpha, discount):
+def immediate(rewards, team, roles, alpha, discount):
   del team, roles, alpha, discount
   return rewards
 
 
-def _to_go(rewards, team, roles, alpha, discount):
+def return_to_go(rewards, team, roles, alpha, discount):
   del roles
   later = discount * returns_to_go(team, discount)[1:]
   return rewards + alpha * np.append(later, 0.0)
 
 
-def _of_episode(rewards, team, roles, alpha, discount):
+def episode_return(rewards, team, roles, alpha, discount):
   del discount
   roles, local = np.array(roles), rewards - alpha * team
   sums = np.array([local[roles == role].sum() for role in roles])
   return alpha * team.sum() + sums
 
 
-# Return type, as defined in docs/algorithms.md -> function (rewards, team,
-# roles, alpha, discount) -> returns; see `episode_returns`.
 EPISODE_RETURNS = {
-    'immediate': _rewards, 'return_to_go': _to_go,
-    'episode_return': _of_episode}
+    'immediate': immediate, 'return_to_go': return_to_go,
+    'episode_return': episode_return}
 
 
 def candidate_returns(
-    joint_returns: np.ndarray, candidates: np.ndarray, group_size: int,
-    cross_credit: str) -> np.ndarray:
+    joint_returns: np.ndarray, candidates: np.ndarray,
+    group_size: int) -> np.ndarray:
   """Returns [G] float64 of a role's candidates.
 
-  A candidate's return is the 'mean' or 'sum' (`cross_credit`) over its joint
-  actions. `joint_returns` is [J] float64, NaN where unknown. `candidates` [J]
-  int is the role's candidate in each joint action.
+  A candidate's return is the mean over its joint actions. `joint_returns` is
+  [J] float64, NaN where unknown. `candidates` [J] int is the role's candidate
+  in each joint action.
   """
   known = np.isfinite(joint_returns)
   counts = np.bincount(candidates[known], minlength=group_size)
   sums = np.bincount(
       candidates[known], joint_returns[known], minlength=group_size)
-  divisor = {'mean': counts, 'sum': counts > 0}[cross_credit]
   with np.errstate(invalid='ignore'):
-    return sums / divisor  # 0 / 0 is NaN: nothing is known.
+    return sums / counts  # 0 / 0 is NaN: nothing is known.
 
 
 def lambda_returns(

@@ -107,13 +107,10 @@ def test_returns_are_discounted_from_the_leaves():
 CROSS = {'00': 1, '01': 2, '10': 4, '11': 8}
 
 
-@pytest.mark.parametrize('credit, first, second', [
-    ('sum', [3, 12], [5, 10]), ('mean', [1.5, 6], [2.5, 5])])
-def test_cross_credit(credit, first, second):
-  groups, (root,) = play(
-      Table(CROSS), joint_actions='cross', cross_credit=credit)
-  np.testing.assert_array_equal(groups['a', 0, 0].returns, first)
-  np.testing.assert_array_equal(groups['b', 0, 0].returns, second)
+def test_cross_credit_is_the_mean_over_joint_actions():
+  groups, (root,) = play(Table(CROSS), joint_actions='cross')
+  np.testing.assert_array_equal(groups['a', 0, 0].returns, [1.5, 6])
+  np.testing.assert_array_equal(groups['b', 0, 0].returns, [2.5, 5])
   assert root.joint_actions == ((0, 0), (0, 1), (1, 0), (1, 1))
   assert [step.team_reward for step in root.steps] == [1, 2, 4, 8]
 
@@ -138,15 +135,6 @@ def test_selected_joint_action_continues(selection, chosen):
   assert root.chosen in chosen
   assert (child.parent, child.joint_action) == (0, root.chosen)
   np.testing.assert_array_equal(groups['a', 0, 0].returns, [0, 2, 1])
-
-
-@pytest.mark.parametrize('stop_above, num_nodes', [(.5, 3), (.4, 1)])
-def test_branch_stops_at_a_high_mean_reward(stop_above, num_nodes):
-  groups, nodes = play(
-      Table(TWO_TURNS, max_turns=2), stop_above=stop_above)
-  assert len(nodes) == num_nodes  # The mean of the root is 0.5.
-  if num_nodes == 1:
-    np.testing.assert_array_equal(groups['a', 0, 0].returns, [1, 0])
 
 
 def test_unknown_returns_leave_their_group():

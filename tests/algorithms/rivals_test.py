@@ -154,13 +154,6 @@ def test_mt_grpo_of_one_turn_without_the_outcome_is_grpo():
   np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_reinforce_pp():
-  # Each episode counts once per role: 4 x .3625 for a, 4 x .231875 for b.
-  found = play('reinforce_pp', 'batch_std')
-  np.testing.assert_allclose(
-      found, EPISODES / np.sqrt((1.45 + .9275) / 8), atol=1e-5)
-
-
 class Blind(scripted.Counting):
   """A role sees the turn only."""
 

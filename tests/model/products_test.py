@@ -74,7 +74,8 @@ def test_rounding_does_not_become_advantage():
   returns[3] = np.nextafter(returns[3], np.float32(1))
   assert len({*returns}) == 2
   found = advantages.group_advantages(
-      returns, np.zeros(8, int), np.ones(8, bool), baseline='mean', scale='std')
+      returns, np.zeros(8, int), np.ones(8, bool),
+      baseline=advantages.minus_mean, scale=advantages.by_std)
   np.testing.assert_array_equal(found, 0)
 
 

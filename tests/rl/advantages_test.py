@@ -20,7 +20,8 @@ def _advantages(rewards, ids, valid=None, variant=('mean', 'std')):
   valid = np.ones(rewards.shape, bool) if valid is None else np.array(valid)
   baseline, scale = variant
   return advantages.group_advantages(
-      rewards, ids, valid, baseline=baseline, scale=scale)
+      rewards, ids, valid, baseline=advantages.BASELINES[baseline],
+      scale=advantages.SCALES[scale])
 
 
 @pytest.mark.parametrize('variant, first, second, factor', [
@@ -29,9 +30,6 @@ def _advantages(rewards, ids, valid=None, variant=('mean', 'std')):
     # Variances (4 + 1 + 9) / 3 = 14 / 3 and (1 + 1 + 4) / 3 = 2.
     (('mean', 'std'), [-0.9258201, -0.4629100, 1.3887301],
      [-0.7071068, -0.7071068, 1.4142136], 1),
-    # Over both groups, (14 + 6) / 6 = 10 / 3.
-    (('mean', 'batch_std'), [-1.0954451, -0.5477226, 1.6431677],
-     [-0.5477226, -0.5477226, 1.0954451], 1),
     # 1 - (2 + 6) / 2, 2 - (1 + 6) / 2, 6 - (1 + 2) / 2;
     # 0 - (0 + 3) / 2 twice, 3 - (0 + 0) / 2.
     (('leave_one_out', 'none'), [-3, -1.5, 4.5], [-1.5, -1.5, 3], 4),
@@ -100,7 +98,8 @@ def test_rounding_beside_a_critic_is_no_signal():
   for returns in NOISE:
     found = advantages.group_advantages(
         np.array(returns, np.float32), np.zeros(len(returns), int),
-        np.ones(len(returns), bool), baseline='critic', scale='std',
+        np.ones(len(returns), bool), baseline=advantages.minus_value,
+        scale=advantages.by_std,
         values=np.full(len(returns), np.float32(returns[0])))
     np.testing.assert_array_equal(found, 0, err_msg=str(returns))
 
@@ -124,12 +123,12 @@ def test_without_baseline_advantages_are_returns():
 
 
 @pytest.mark.parametrize('scale, expected', [
-    # Differences 3 and -4, with root mean square 5 / sqrt(2); then 0 and 0.
-    ('none', [3, -4, 0, 0, 0]),
-    ('std', [0.8485281, -1.1313708, 0, 0, 0])])
+    # Differences 3 and -4; then 0 and 0. Returns 5 and 1 have the deviation 2.
+    ('none', [3, -4, 0, 0, 0]), ('std', [1.5, -2, 0, 0, 0])])
 def test_critic_is_the_baseline(scale, expected):
   found = advantages.group_advantages(
       np.array([5, 1, 2, 2, np.nan], np.float32), np.array([0, 0, 1, 1, 0]),
-      np.array([True, True, True, True, False]), baseline='critic', scale=scale,
+      np.array([True, True, True, True, False]),
+      baseline=advantages.minus_value, scale=advantages.SCALES[scale],
       values=np.array([2.0, 5, 2, 2, 1]))
   np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -27,9 +27,7 @@ def test_rows_of_plain_grpo_pay_the_same_total_for_an_episode():
   # 1) = 3; a also gets .1 + .3 + 0 = .4, and b .2 + .1 + .2 = .5.
   team = np.array([0, 0, .5, 0, 0, 1])
   rewards = 2 * team + [.1, .2, .3, .1, 0, .2]
-  found = returns.episode_returns(
-      rewards, team, tuple('ababab'), return_type='episode_return', alpha=2.0,
-      discount=0.5)
+  found = returns.episode_return(rewards, team, tuple('ababab'), 2.0, 0.5)
   np.testing.assert_allclose(found, [3.4, 3.5] * 3)
   for name, system in common.SYSTEMS.items():
     # These two are not paid by the episode.
