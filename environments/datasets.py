@@ -10,27 +10,24 @@ length (a list of lists). Use a list of dicts, which is read as a dict of lists,
 or fix one length. Builders of generated tasks inherit from `TaskBuilder` and
 call `make_splits`.
 
-The name of a data set on disk ends with a digest of the code that makes its
-rows and of the state of its manual files. After a change of either, the data
-set is made again.
+The name of a data set on disk ends with a digest of the files of the builder's
+module and of the modules that it refers to, and of the state of its manual
+files. After a change of any, the data set is made again.
 """
 
 from __future__ import annotations
 
 import abc
-import ast
-import collections
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
-import dataclasses
 import fcntl
 import hashlib
 import importlib
-import importlib.util
 import json
 import os
 import pathlib
 import re
+import sys
 import sysconfig
 import textwrap
 import types
@@ -216,12 +213,12 @@ def _call_tasks(
   try:
     parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(sizes)
   except (AttributeError, ValueError, RuntimeError) as error:
-    raise _unknown_split(module.__name__, split, sizes) from error
+    raise _no_tasks(module.__name__, split, sizes) from error
   tasks = [
       task for part in parts
       for task in rows[part.splitname][part.from_:part.to]]
   if not tasks:
-    raise _empty_split(module.__name__, split, sizes)
+    raise _no_tasks(module.__name__, split, sizes)
   return tasks
 
 
@@ -287,9 +284,9 @@ def _read_builder(
   try:
     num_tasks = builder.info.splits[split].num_examples
   except (ValueError, NotImplementedError) as error:
-    raise _unknown_split(builder.name, split, builder.info.splits) from error
+    raise _no_tasks(builder.name, split, builder.info.splits) from error
   if not num_tasks:
-    raise _empty_split(builder.name, split, builder.info.splits)
+    raise _no_tasks(builder.name, split, builder.info.splits)
   with _errors_as_value_error(
       f'the split {split!r} of {builder.data_dir} cannot be read',
       'delete the folder to make it again'):
@@ -299,21 +296,12 @@ def _read_builder(
         _to_plain(row) for row in source.__getitems__(range(num_tasks))]
 
 
-def _unknown_split(
-    name: str, split: str, sizes: Mapping[str, Any]) -> ValueError:
-  return ValueError(f'{name} has no split {split!r}{_split_hint(sizes)}')
-
-
-def _empty_split(
-    name: str, split: str, sizes: Mapping[str, Any]) -> ValueError:
-  return ValueError(
-      f'split {split!r} of {name} has no tasks{_split_hint(sizes)}')
-
-
-def _split_hint(sizes: Mapping[str, Any]) -> str:
+def _no_tasks(name: str, split: str, sizes: Mapping[str, Any]) -> ValueError:
   listed = ', '.join(
       f'{name} ({info.num_examples} tasks)' for name, info in sizes.items())
-  return f"; choose from {listed}, or a slice such as 'test[:200]'."
+  return ValueError(
+      f'split {split!r} of {name} has no tasks; choose from {listed}, or a '
+      "slice such as 'test[:200]'.")
 
 
 def _prepared_builder(
@@ -331,8 +319,8 @@ def _prepared_builder(
       data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets'))
   name = module.Builder.name
   digest = hashlib.sha256()
-  for source in _sources(module.__name__):
-    digest.update(source.encode())
+  for source, path in sorted(_source_files(module.__name__).items()):
+    digest.update(source.encode() + path.read_bytes())
   for folder in sorted({name, builder_config or name}):
     for path in sorted(manual_folder(root, folder).rglob('*')):
       status = path.stat()
@@ -374,111 +362,33 @@ def _prepared_builder(
   return builder
 
 
-def _sources(builder_module: str) -> Iterator[str]:
-  """Yields the statements that define the Builder and all that it refers to.
+def _source_files(builder_module: str) -> dict[str, pathlib.Path]:
+  """Module -> file, for the builder's module and those that it refers to.
 
-  Follows names and imports, also those in functions, into `environments`, the
-  package of the builder and every module that is not installed. A name that is
-  an attribute of an imported module is taken for a reference to it.
+  A module refers to the modules among its global names, and to those that
+  define its global functions, classes and objects. Installed packages are left
+  out, except `environments` and that of the builder. Not seen are imports
+  inside functions, `import package.module`, a package's imports of its own
+  modules, and modules of which only a text or a number is imported.
   """
   packages = {name.partition('.')[0] for name in (__name__, builder_module)}
-  modules = {}
-
-  def module_of(name: str) -> _Module:
-    if name not in modules:
-      modules[name] = _parse(name, packages)
-    return modules[name]
-
-  references = [(builder_module, 'Builder')]
-  seen = {*references}
-  for module, name in references:  # Grows during the iteration.
-    for statement in module_of(module).definitions.get(name, ()):
-      yield f'{module}.{name}: {ast.unparse(statement)}\n'
-      nodes = [*ast.walk(statement)]
-      names = sorted({x.id for x in nodes if isinstance(x, ast.Name)})
-      attributes = sorted({
-          x.attr for x in nodes if isinstance(x, ast.Attribute)})
-      found = dict.fromkeys((module, x) for x in names)
-      pending = [*found]
-      for source, used in pending:  # Grows during the iteration.
-        imports = module_of(source).imports
-        targets = [
-            (target, used if imported == '*' else imported)
-            for target, imported in (
-                *imports.get(used, ()), *imports.get('*', ()))]
-        # A name in a module, or a module of a package.
-        targets += [
-            (f'{target}.{imported}'.rstrip('.'), x)
-            for target, imported in imports.get(used, ()) for x in attributes]
-        pending += [x for x in dict.fromkeys(targets) if x not in found]
-        found |= dict.fromkeys(targets)
-      references += [x for x in found if x not in seen]
-      seen |= found.keys()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Module:
-  """What the names of a module stand for."""
-
-  definitions: dict[str, list[ast.stmt]]
-  # Name, or '*' -> (module, name in it; '' for the module itself).
-  imports: dict[str, list[tuple[str, str]]]
-
-
-def _parse(module: str, packages: Collection[str]) -> _Module:
-  """Reads a module; one that is installed or not Python has no names."""
-  parsed = _Module(collections.defaultdict(list), collections.defaultdict(list))
-  path = _source_of(module, packages)
-  if path is None:
-    return parsed
-  tree = ast.parse(path.read_text('utf-8'))
-  for statement in tree.body:
-    nodes = [*ast.walk(statement)]
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-      names = set()
-    elif isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-      names = {statement.name}
-    elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-      names = {
-          x.id for target in getattr(statement, 'targets', nodes[1:2])
-          for x in ast.walk(target) if isinstance(x, ast.Name)}
-    else:  # It may change any object that it names.
-      names = {getattr(x, 'id', getattr(x, 'name', None)) for x in nodes}
-    for name in names:
-      parsed.definitions[name].append(statement)
-  package = module if path.name == '__init__.py' else module.rpartition('.')[0]
-  for node in ast.walk(tree):
-    if isinstance(node, ast.Import):
-      for alias in node.names:
-        parts = alias.name.split('.')
-        for end in range(1, 1 + len(parts)):
-          name = '.'.join(parts[:end])
-          if not alias.asname or name == alias.name:
-            parsed.imports[alias.asname or parts[0]].append((name, ''))
-    elif isinstance(node, ast.ImportFrom):
-      parents = package.split('.')[:len(package.split('.')) - node.level + 1]
-      target = '.'.join(
-          [*(parents if node.level else ()), *filter(None, [node.module])])
-      for alias in node.names:
-        parsed.imports[alias.asname or alias.name].append((target, alias.name))
-  return parsed
-
-
-def _source_of(module: str, packages: Collection[str]) -> pathlib.Path | None:
-  """The file of a module; None if it is installed, or not written in Python."""
-  top, *parts = module.split('.')
-  spec = importlib.util.find_spec(top)
-  if spec is None:
-    return None
-  folders = spec.submodule_search_locations
-  path = pathlib.Path(folders[0] if folders else spec.origin)
-  is_installed = any(
-      path.is_relative_to(folder) for folder in sysconfig.get_paths().values())
-  if is_installed and top not in packages:
-    return None
-  path = path.joinpath(*parts)
-  files = path, path.with_suffix('.py'), path / '__init__.py'
-  return next((file for file in files if file.is_file()), None)
+  installed = tuple(f'{x}{os.sep}' for x in sysconfig.get_paths().values())
+  modules, files = [builder_module], {}
+  for module in modules:  # Grows during the iteration.
+    loaded = sys.modules.get(module)
+    path = getattr(loaded, '__file__', None)  # None for modules in C.
+    if path is None or (
+        path.startswith(installed)
+        and module.partition('.')[0] not in packages):
+      continue
+    files[module] = pathlib.Path(path)
+    for name, value in vars(loaded).items():
+      is_module = isinstance(value, types.ModuleType)
+      used = getattr(value, '__name__' if is_module else '__module__', None)
+      # Any code that imports a module of a package adds its name there.
+      if used and used not in modules and used != f'{module}.{name}':
+        modules.append(used)
+  return files
 
 
 @contextlib.contextmanager
