@@ -23,11 +23,11 @@ Differences from running the asserts and the program in one process:
 
 1. Values and arguments are of the types in `environments.sandbox.literals`.
    Instances of a program's classes have a truth but no attributes, and equal
-   nothing, whatever their `==` says. A namedtuple is a tuple, a defaultdict a
-   dictionary, and an iterator ends within 100,000 values.
-2. Arguments must have types of Python or its module `collections`, or be
-   Fractions or Decimals. Functions, iterators, arrays and instances of the
-   tests' classes raise TypeError in the tests.
+   nothing, whatever their `==` says. A namedtuple is a tuple, a Counter or a
+   defaultdict a dictionary, and a view of a dictionary an iterator. An iterator
+   ends within 100,000 values.
+2. Arguments must have a type in `PLAIN`. Functions, iterators, arrays and
+   instances of the tests' classes raise TypeError in the tests.
 3. Values and arguments are copies: `f(x) is x` is false, and no object is in a
    value twice. A value and its arguments have at most 512 KiB as text.
 4. A returned function must be the value itself, not a part of it. It has no
@@ -70,11 +70,16 @@ _Status = sandbox_lib.Status
 # call, or (True, (name, message)) of an error.
 _REPLAY = '''
 import builtins
+import collections
 import copy
+import decimal
+import fractions
 
 PLAIN = {
-    type(None), bool, int, float, complex, str, bytes, bytearray, range, list,
-    tuple, set, frozenset, dict}
+    type(None), bool, int, float, complex, str, bytes, range, list, tuple, set,
+    frozenset, dict, collections.Counter, collections.OrderedDict,
+    collections.defaultdict, collections.deque, decimal.Decimal,
+    fractions.Fraction}
 
 
 class NotKnown:
@@ -83,12 +88,11 @@ class NotKnown:
 
 def is_plain(value):
   kind = type(value)
-  if kind not in PLAIN and kind.__module__ not in (
-      'collections', 'fractions', 'decimal'):
+  if kind not in PLAIN:
     return False
   if isinstance(value, dict):
     return is_plain(list(value.items()))
-  return isinstance(value, (str, bytes, bytearray, range)) or not hasattr(
+  return isinstance(value, (str, bytes, range)) or not hasattr(
       kind, '__iter__') or all(map(is_plain, value))
 
 
@@ -98,13 +102,6 @@ def replace(given, after):
     if hasattr(old, 'clear') and repr(old) != repr(new):
       old.clear()
       getattr(old, 'extend', getattr(old, 'update', None))(new)
-
-
-def fresh(value):
-  try:
-    return copy.deepcopy(value)
-  except TypeError:  # A view of a dictionary.
-    return value
 
 
 def make_error(name, message):
@@ -142,7 +139,7 @@ def run(check, preamble, name, known):
     raised, result = known[key]
     if raised:
       raise make_error(*result)
-    value, after, keywords = fresh(result)
+    value, after, keywords = copy.deepcopy(result)
     replace(args, after)
     replace(kwargs.values(), keywords.values())
     if type(value).__name__ == 'Opaque' and value.is_callable:

@@ -78,7 +78,7 @@ def same_value(value: Any, expected: Any) -> bool:
   try:
     return bool(_plain(value) == _plain(expected))
   except (ArithmeticError, MemoryError, TypeError, ValueError):
-    # A signalling NaN, an array, or a view of values without a hash.
+    # A signalling NaN, or an array.
     return False
 
 

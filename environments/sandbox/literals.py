@@ -5,21 +5,21 @@ tuples, sets, bytes, complex numbers and keys other than strings; such values
 become objects with one key, which names the type:
 
   (1, 'a')   {"tuple": [1, "a"]}
-  {1: b'x'}  {"dict": [[1, {"bytes": "x"}]]}
+  {1: b'x'}  {"dict": [[1, {"bytes": ["x"]}]]}
 
 A value is encoded in the program's process and decoded outside. Decoding builds
 values of the types in this module, whatever the text: no code of a program
 runs, and `==`, `repr` and UTF-8 work on the result. A text can crash
 `ast.literal_eval` together with its process, so it is not used.
 
-`==` gives the same results for the decoded value, except for programs' classes:
+A decoded value is equal to no other value than the original was:
 
 - An instance of a subclass that inherits `==`, such as a namedtuple or a member
-  of an IntEnum, becomes an instance of the base.
+  of an IntEnum, becomes an instance of the base, and a Counter a dictionary.
+- Iterators and views of dictionaries become iterators over lists.
+- Numbers of numpy become Python's, and the dtypes of arrays those in `_ARRAYS`
+  or `object`.
 - Other instances, functions and classes become `Opaque`.
-
-Mappings become dictionaries, and iterators become iterators over lists. Numbers
-of sympy become Python's, and so do those of numpy that are no less precise.
 
 Importing this module raises the number of digits that Python converts between
 ints and text to MAX_DIGITS.
@@ -28,11 +28,12 @@ ints and text to MAX_DIGITS.
 from __future__ import annotations
 
 import collections
-import collections.abc
-from collections.abc import Sequence
+from collections.abc import Iterator, MappingView, Sequence
+import copy
+import decimal
+import fractions
 import itertools
 import json
-import re
 import sys
 import types
 from typing import Any, NamedTuple
@@ -77,67 +78,34 @@ class Opaque:
     return f'<{self.type_name} object>'
 
 
-class Iterator:
-  """An iterator over a list."""
-
-  def __init__(self, values: Sequence):
-    self.values = collections.deque(values)
-
-  def __iter__(self) -> Iterator:
-    return self
-
-  def __next__(self) -> Any:
-    if not self.values:
-      raise StopIteration
-    return self.values.popleft()
-
-  def __repr__(self) -> str:
-    return f'<iterator over {list(self.values)}>'
-
-
-# `__eq__` of a type -> its name in a text, and a function from a value to the
-# content, a text or values. Subclasses that inherit `__eq__` are included.
-_CONTENTS = {
+_SIMPLE = {type(None), bool, float}
+_NUMBERS = {int, *_SIMPLE}
+_LIST_ITERATOR = type(iter([]))
+# `__eq__` of a type -> its name in a text, and a function from a value to its
+# parts. Subclasses that inherit `__eq__` are included.
+_PARTS = {
     complex.__eq__: ('complex', lambda x: (x.real, x.imag)),
-    bytes.__eq__: ('bytes', lambda x: bytes.decode(x, 'latin-1')),
-    bytearray.__eq__: ('bytearray', lambda x: bytearray.decode(x, 'latin-1')),
+    bytes.__eq__: ('bytes', lambda x: [bytes.decode(x, 'latin-1')]),
     tuple.__eq__: ('tuple', tuple.__iter__),
     set.__eq__: ('set', set.__iter__),
     frozenset.__eq__: ('frozenset', frozenset.__iter__),
-    collections.deque.__eq__: ('deque', lambda x: (list(x), x.maxlen)),
+    collections.deque.__eq__: ('deque', collections.deque.__iter__),
     range.__eq__: ('range', lambda x: (x.start, x.stop, x.step)),
+    fractions.Fraction.__eq__: (
+        'Fraction', lambda x: (x.numerator, x.denominator)),
+    decimal.Decimal.__eq__: (
+        'Decimal', lambda x: [decimal.Decimal.__str__(x)]),
     dict.__eq__: ('dict', dict.items),
-    collections.Counter.__eq__: ('Counter', dict.items),
+    collections.Counter.__eq__: ('dict', dict.items),
     collections.OrderedDict.__eq__: (  # `dict.items` has another order.
-        'OrderedDict', collections.OrderedDict.items),
-    type({}.keys()).__eq__: ('keys', iter),
-    type({}.items()).__eq__: ('items', iter)}
-# `__eq__` of a type -> function from a value to an equal one of another type.
-_SIMPLER = {
-    memoryview.__eq__: bytes,
-    types.MappingProxyType.__eq__: dict,
-    collections.abc.Mapping.__eq__: dict,
-    collections.abc.Set.__eq__: set,
-    collections.UserList.__eq__: lambda x: x.data,
-    collections.UserString.__eq__: lambda x: x.data}
-# Name in a text -> function from the list of decoded values.
+        'OrderedDict', collections.OrderedDict.items)}
+# Name in a text -> function from a list of pairs, or of values.
+_FROM_PAIRS = {'dict': dict, 'OrderedDict': collections.OrderedDict}
 _FROM_VALUES = {
     'tuple': tuple, 'set': set, 'frozenset': frozenset,
-    'deque': lambda values: collections.deque(
-        _checked(values[0], list), *values[1:]), 'dict': dict,
-    'Counter': lambda pairs: collections.Counter(dict(pairs)),
-    'OrderedDict': collections.OrderedDict,
-    'keys': lambda keys: dict.fromkeys(keys).keys(),
-    'items': lambda pairs: dict(pairs).items(),
-    'values': lambda values: dict(enumerate(values)).values(),
-    'iterator': Iterator}
-_SIMPLE = {type(None), bool, float}
-_NUMBERS = {int, *_SIMPLE}
-_HASHED = ('set', 'frozenset', 'keys')
-_PAIRS = ('dict', 'Counter', 'OrderedDict', 'items')
-_ROUNDED = {'float32': 'float64', 'complex64': 'complex128'}
-_ARRAY = re.compile(
-    r'bool|object|u?int\d{1,2}|float(32|64)|complex(64|128)')
+    'deque': collections.deque, 'iterator': iter}
+_ARRAYS = {  # dtype.kind -> dtype.
+    'b': 'bool', 'i': 'int64', 'u': 'uint64', 'f': 'float64', 'c': 'complex128'}
 
 
 def encode(value: Any, is_request: bool = False) -> str:
@@ -219,71 +187,51 @@ def _to_json(value: Any, depth: int, is_request: bool) -> Any:
     return value
   if equality is int.__eq__:
     value = int.__int__(value)
-    return value if -_LARGE < value < _LARGE else {'int': hex(value)}
+    return value if -_LARGE < value < _LARGE else {'int': [hex(value)]}
   if equality is float.__eq__:
     return float.__float__(value)
+
+  def items(values):
+    return [_to_json(x, depth - 1, is_request) for x in values]
+
   if equality is list.__eq__:
-    return [_to_json(x, depth - 1, is_request) for x in list.__iter__(value)]
-  if equality in _SIMPLER:
-    return _to_json(_SIMPLER[equality](value), depth - 1, is_request)
-  if equality in _CONTENTS:
-    name, content_of = _CONTENTS[equality]
-    content = content_of(value)
+    return items(list.__iter__(value))
+  if equality in _PARTS:
+    name, parts_of = _PARTS[equality]
+    parts = parts_of(value)
   else:
-    name, content = _describe(value, kind)
-    if is_request and name == 'object' and kind is not Opaque:
-      raise ValueError(f'it has a {kind.__name__!r}, which is not plain')
-  if name == 'number':
-    return _to_json(content, depth - 1, is_request)
-  if name in _PAIRS:
-    content = [
-        [_to_json(x, depth - 1, is_request) for x in pair] for pair in content]
-  elif type(content) is not str:
-    content = [_to_json(x, depth - 1, is_request) for x in content]
-  return {name: content}
+    name, parts = _describe(value, kind)
+  if name == 'plain':
+    return _to_json(parts, depth, is_request)
+  if name == 'object' and is_request and kind is not Opaque:
+    raise ValueError(f'it has a {kind.__name__!r}, which is not plain')
+  return {name: [*map(items, parts)] if name in _FROM_PAIRS else items(parts)}
 
 
 def _describe(value: Any, kind: type) -> tuple[str, Any]:
-  """Name and content of a type that is not in `_CONTENTS`."""
+  """Name and parts of a type that is not in `_PARTS`."""
   if kind is Opaque:
     return 'object', (value.type_name, value.truth, value.is_callable)
-  if kind is Iterator:
-    return 'iterator', list(value.values)
-  if isinstance(value, type({}.values())):
-    return 'values', value
-  # A program that never imported a module has no value of it.
-  decimal, fractions, numpy, sympy = map(
-      sys.modules.get, ('decimal', 'fractions', 'numpy', 'sympy'))
-  # 0.1 equals float32(0.1), but not float(float32(0.1)).
-  if numpy and isinstance(
-      value, (numpy.ndarray, numpy.float32, numpy.complex64)):
-    value = numpy.asarray(value)  # Without a mask, and not a matrix.
-    name = value.dtype.name if value.dtype.kind in 'biufc' else 'object'
-    if not _ARRAY.fullmatch(name):  # Half or long double.
-      name = 'complex128' if value.dtype.kind == 'c' else 'float64'
-    return 'numpy', (name, list(value.shape), value.ravel().tolist())
-  if numpy and isinstance(value, numpy.floating):
-    return 'number', float(value)
-  if numpy and isinstance(value, numpy.complexfloating):
-    return 'number', complex(value)
-  if numpy and isinstance(value, numpy.generic):
-    return 'number', value.item()
-  if sympy and isinstance(value, (sympy.Integer, sympy.Float)):
-    return 'number', (int if value.is_Integer else float)(value)
-  if sympy and isinstance(value, sympy.logic.boolalg.BooleanAtom):
-    return 'number', bool(value)
-  if sympy and isinstance(value, sympy.Rational):
-    return 'Fraction', (value.p, value.q)
-  if fractions and kind.__eq__ is fractions.Fraction.__eq__:
-    return 'Fraction', (value.numerator, value.denominator)
-  if decimal and kind.__eq__ is decimal.Decimal.__eq__:
-    return 'Decimal', decimal.Decimal.__str__(value)
-  if hasattr(kind, '__next__') and kind.__eq__ is object.__eq__:
+  if isinstance(value, (Iterator, MappingView)):
+    if kind is _LIST_ITERATOR:
+      value = copy.copy(value)  # A decoded one may be encoded again.
     values = list(itertools.islice(value, MAX_ITERATED + 1))
     if len(values) > MAX_ITERATED:
       raise ValueError(
           f'it has an iterator over more than {MAX_ITERATED} values')
     return 'iterator', values
+  numpy = sys.modules.get('numpy')  # Otherwise no value is from there.
+  if numpy and isinstance(value, numpy.ndarray):
+    array = numpy.asarray(value)  # Without a mask, and not a matrix.
+    name = _ARRAYS.get(array.dtype.kind)
+    if not name or not numpy.can_cast(array.dtype, name):  # A long double.
+      name = 'object'
+    return 'numpy', (
+        name, list(array.shape), array.astype(name).ravel().tolist())
+  if numpy and isinstance(value, (numpy.number, numpy.bool_, numpy.str_)):
+    plain = value.item()
+    if type(plain) in (bool, int, float, complex, str):
+      return 'plain', plain
   return 'object', (kind.__name__, bool(value), callable(value))
 
 
@@ -304,22 +252,24 @@ class _Decoder:
       return node
     if type(node) is not dict:
       return node
-    (name, content), = node.items()
-    if name in _PAIRS:
+    (name, parts), = node.items()
+    if type(parts) is not list:
+      raise ValueError('not a value: list expected')
+    if name in _FROM_PAIRS:
       pairs = [
           (self.decode(k, depth - 1), self.decode(v, depth - 1))
-          for k, v in _checked(content, list)]
+          for k, v in parts]
       self._check_hashes([key for key, _ in pairs])
-      return _FROM_VALUES[name](pairs)
+      return _FROM_PAIRS[name](pairs)
+    values = self.decode(parts, depth)
+    if name in ('set', 'frozenset'):
+      self._check_hashes(values)
     if name in _FROM_VALUES:
-      values = self.decode(_checked(content, list), depth)
-      if name in _HASHED:
-        self._check_hashes(values)
       return _FROM_VALUES[name](values)
-    if name == 'numpy':
-      name, shape, values = content
-      return _array(name, shape, self.decode(_checked(values, list), depth))
-    return _SCALARS[name](content)
+    kinds, function = _FROM_PARTS[name]
+    if [*map(type, parts)] != kinds:  # Large ints would make slow fractions.
+      raise ValueError(f'not a value: {name!r} of other parts')
+    return function(*values)
 
   def _check_hashes(self, elements: Sequence) -> None:
     num_equal = len(elements) - len(set(map(hash, elements)))
@@ -331,72 +281,43 @@ class _Decoder:
 def _array(name: str, shape: Sequence[int], values: Sequence) -> Any:
   """An array or number of numpy, which is loaded only now."""
   import numpy as np
-  if not _ARRAY.fullmatch(name):
+  if name not in (*_ARRAYS.values(), 'object'):
     raise ValueError(f'not a value: unknown array of {name!r}')
   array = np.empty(len(values), name)
   for index, value in enumerate(values):
     array[index] = value
-  # Comparing a float32 with a number of Python rounds the number. All numbers
-  # above the largest float32 would equal infinity.
-  if array.dtype.name in _ROUNDED and not np.isfinite(array).all():
-    array = array.astype(_ROUNDED[array.dtype.name])
   return array.reshape(shape)[()]  # A number if there are no dimensions.
 
 
-def _complex(content: Any) -> complex:
-  real, imaginary = content
-  return complex(_checked(real, float), _checked(imaginary, float))
-
-
-def _large_int(content: Any) -> int:
-  value = int(_checked(content, str), 16)
+def _large_int(text: str) -> int:
+  value = int(text, 16)
   if value.bit_length() > _MAX_BITS:
     raise ValueError(f'it has an int of more than {MAX_DIGITS} digits')
   return value
 
 
-def _fraction(content: Any) -> Any:
-  import fractions
-  numerator, denominator = content
-  return fractions.Fraction(
-      _checked(numerator, int), _checked(denominator, int))
+def _decimal(text: str) -> decimal.Decimal:
+  if len(text) <= _MAX_DECIMAL:
+    value = decimal.Decimal(text)
+    # Conversions and comparisons write the exponent out.
+    if not value.is_finite() or abs(value.adjusted()) <= _MAX_DECIMAL:
+      return value
+  raise ValueError(f'it has a Decimal of more than {_MAX_DECIMAL} digits')
 
 
-def _decimal(content: Any) -> Any:
-  import decimal
-  if len(_checked(content, str)) > _MAX_DECIMAL:
-    raise ValueError(f'it has a Decimal of more than {_MAX_DECIMAL} digits')
-  value = decimal.Decimal(content)
-  # Conversions and comparisons write the exponent out.
-  if value.is_finite() and abs(value.adjusted()) > _MAX_DECIMAL:
-    raise ValueError(f'it has a Decimal of more than {_MAX_DECIMAL} digits')
-  return value
-
-
-def _opaque(content: Any) -> Opaque:
-  name, truth, is_callable = content
-  _checked(name, str).encode()
-  return Opaque(name, _checked(truth, bool), _checked(is_callable, bool))
-
-
-_SCALARS = {
-    'bytes': lambda x: _checked(x, str).encode('latin-1'),
-    'bytearray': lambda x: bytearray(_checked(x, str).encode('latin-1')),
-    'complex': _complex,
-    'int': _large_int,
-    'range': lambda x: range(*(_checked(i, int) for i in _checked(x, list))),
-    'Fraction': _fraction,
-    'Decimal': _decimal,
-    'object': _opaque}
+# Name in a text -> types of the parts, and a function of them.
+_FROM_PARTS = {
+    'bytes': ([str], lambda text: text.encode('latin-1')),
+    'complex': ([float, float], complex),
+    'int': ([str], _large_int),
+    'range': ([int, int, int], range),
+    'Fraction': ([int, int], fractions.Fraction),
+    'Decimal': ([str], _decimal),
+    'numpy': ([str, list, list], _array),
+    'object': ([str, bool, bool], Opaque)}
 
 
 def _parse_int(digits: str) -> int:
   if len(digits) > _MAX_DECIMAL + 1:  # With a sign.
     raise ValueError(f'not a value: an int has {len(digits)} digits')
   return int(digits)
-
-
-def _checked(content: Any, kind: type) -> Any:
-  if type(content) is not kind:
-    raise ValueError(f'not a value: {kind.__name__} expected')
-  return content

@@ -143,10 +143,6 @@ VALUES = {
     'deque': (
         'import collections\ndef f(x): return collections.deque(x)',
         'f([1, 2]) != [1, 2] and f([1, 2]).pop() == 2'),
-    'bounded deque': (
-        'def f(x):\n  x.append(3)\n  return x',
-        '(lambda d: f(d) == d == D([2, 3]) and f(d).maxlen == 2)('
-        '(D := __import__("collections").deque)([1, 2], 2))'),
     'range': ('f = range', 'f(3) != [0, 1, 2] and f(3)[-1] == len(f(2)) == 2'),
     'generator': (
         'def f(x): yield from x', 'f([1]) != [1] and next(f([1])) == 1'),
@@ -154,12 +150,11 @@ VALUES = {
     'iterator read twice': (
         'def f(x): return iter(x)',
         '(lambda i: list(i) == [1] and list(i) == [])(f([1]))'),
-    'keys': (
-        'def f(x): return x.keys()', 'f({1: 2}) == {1} and f({1: 2}) != [1]'),
-    'values': ('def f(x): return x.values()', 'list(f({1: 2})) == [2]'),
+    'items': (
+        'def f(x): return x.items()',
+        'list(f({1: 2})) == [(1, 2)] and f({1: 2}) != [(1, 2)]'),
     'Counter': (
-        'from collections import Counter as f',
-        'f("aab") == {"a": 2, "b": 1} and f("aab").most_common(1)[0][1] == 2'),
+        'from collections import Counter as f', 'f("aab") == {"a": 2, "b": 1}'),
     'OrderedDict': (
         'from collections import OrderedDict as f',
         'f([(1, 2)]) == {1: 2} and list(f([(1, 2)])) == [1]'),
@@ -173,7 +168,7 @@ VALUES = {
     'numpy scalar': ('import numpy\nf = numpy.sum', 'f([1, 2]) == 3'),
     'numpy float': (
         'import numpy\nf = numpy.float32',
-        'f(0.1) == 0.1 and round(f(0.5)) == 0 and f"{f(0.1):.1f}" == "0.1"'),
+        'round(f(0.5)) == 0 and f"{f(0.1):.1f}" == "0.1"'),
     'numpy matrix': (
         'import numpy\nf = numpy.matrix', '(f([[1, 2]]) == [[1, 2]]).all()'),
     'match': (

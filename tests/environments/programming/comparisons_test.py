@@ -91,12 +91,12 @@ def test_values_are_compared_without_types_of_sequences(value, expected, same):
     lambda n: np.arange(n).reshape(-1, 1),
     lambda n: [np.arange(n).reshape(-1, 1)],
     lambda n: {0: np.arange(n).reshape(n, 1, 1)},
-    lambda n: {'a': [1]}.items(), lambda n: np.zeros((0, n))])
+    lambda n: np.zeros((0, n))])
 def test_a_comparison_takes_little_memory(make):
   num = 100_000
   value, expected = make(num), list(range(num))
   tracemalloc.start()
-  for answer in expected, {0: expected}, {('a', 1)}:
+  for answer in expected, {0: expected}:
     assert not comparisons.same_value(value, answer)
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()

@@ -9,7 +9,6 @@ import json
 import math
 import re
 import time
-import types
 
 import numpy as np
 import pytest
@@ -35,10 +34,9 @@ def same(a, b):
     set(), frozenset(), [[], [()]], (1, 'a', [b'x', (None,)]), [True, 1, 1.0],
     {'dict': 1}, {1: {2: {3}}, (1, 2): [], None: b'', 'tuple': ()},
     {(), (1,), frozenset({2})}, {1.5: [{'set': [1]}]},
-    list(range(20_000)), NESTED[0], bytearray(b'x'), range(1, 9, 2),
-    collections.deque([1]), collections.deque([1], 2), np.float32(0.1),
-    decimal.Decimal('0.50'),
-    fractions.Fraction(1, 3), {1: 2}.keys(), {1: 2}.items()])
+    list(range(20_000)), NESTED[0], range(1, 9, 2), collections.deque([1]),
+    collections.OrderedDict(b=1, a=2), fractions.Fraction(1, 3),
+    decimal.Decimal('0.50')])
 def test_plain_value_comes_back(value):
   assert same(literals.decode(literals.encode(value)), value)
 
@@ -64,23 +62,15 @@ class Letter(str, enum.Enum):
 
 
 @pytest.mark.parametrize('value, plain', [
-    (np.int64(3), 3), (np.longdouble(0.1), 0.1), (np.bool_(True), True),
-    (np.str_('a'), 'a'), (np.clongdouble(1j), 1j), ([np.float64(2)], [2.0]),
-    (sympy.Integer(3), 3), (sympy.Float(0.5), 0.5), (sympy.true, True),
-    (sympy.Rational(1, 2), fractions.Fraction(1, 2)),
-    (collections.Counter('aab'), collections.Counter('aab')),
-    (collections.OrderedDict(b=1, a=2), collections.OrderedDict(b=1, a=2)),
+    (np.int64(3), 3), (np.float16(0.5), 0.5), (np.bool_(True), True),
+    (np.str_('a'), 'a'), (np.complex64(1j), 1j), ([np.float64(2)], [2.0]),
+    (collections.Counter('aab'), {'a': 2, 'b': 1}),
     (collections.defaultdict(list, {1: [2]}), {1: [2]}),
-    (collections.ChainMap({1: 2}), {1: 2}),
-    (collections.UserDict({1: 2}), {1: 2}), (collections.UserList([1]), [1]),
-    (collections.UserString('a'), 'a'),
-    (types.MappingProxyType({1: 2}), {1: 2}), (memoryview(b'a'), b'a'),
     (Point(1, [2]), (1, [2])), (Number.ONE, 1), ({Letter.A: 1}, {'a': 1}),
     (inherit(int, 7), 7), (inherit(float, 0.5), 0.5),
     (inherit(str, 'a'), 'a'), (inherit(bytes, b'a'), b'a'),
     (inherit(list, [1]), [1]), (inherit(tuple, [1]), (1,)),
-    (inherit(dict, {1: 2}), {1: 2}), (inherit(set, {1}), {1}),
-    (inherit(collections.Counter, 'a'), collections.Counter('a'))])
+    (inherit(dict, {1: 2}), {1: 2}), (inherit(set, {1}), {1})])
 def test_value_of_another_type_becomes_an_equal_one(value, plain):
   assert value == plain
   assert same(literals.decode(literals.encode(value)), plain)
@@ -90,8 +80,8 @@ def test_value_of_another_type_becomes_an_equal_one(value, plain):
     (iter([1, 2]), [1, 2]), ((x for x in 'ab'), ['a', 'b']),
     (map(str, [1]), ['1']), (zip([1], [2]), [(1, 2)]),
     (reversed([1, 2]), [2, 1]), (enumerate('a'), [(0, 'a')]),
-    ({1: 2}.values(), [2])])
-def test_iterators_and_values_of_dictionaries_come_back(values, read):
+    ({1: 2}.keys(), [1]), ({1: 2}.items(), [(1, 2)]), ({1: 2}.values(), [2])])
+def test_iterators_and_views_come_back_as_iterators(values, read):
   text = literals.encode(values)
   value = literals.decode(text)
   assert value != read and literals.encode(value) == text
@@ -99,8 +89,8 @@ def test_iterators_and_values_of_dictionaries_come_back(values, read):
 
 
 @pytest.mark.parametrize('array', [
-    np.array([[1.5, 2]]), np.array(5), np.zeros((0, 3)), np.array(['a', None]),
-    np.array([True]), np.array([1j]), np.array([[1], 'a', {}], object)])
+    np.array([[1.5, 2]]), np.array(5), np.zeros((0, 3)), np.array([True]),
+    np.array([1j]), np.array([[1], 'a', {}], object)])
 def test_arrays_come_back(array):
   value = literals.decode(literals.encode(array))
   assert same(value.tolist(), array.tolist())
@@ -115,9 +105,7 @@ def test_infinity_of_numpy_equals_no_large_number(name, number):
   infinite = np.array([np.inf], name)
   assert infinite == number  # Bite: numpy rounds the number to this type.
   for value in (infinite, infinite[0]):
-    decoded = literals.decode(literals.encode(value))
-    assert decoded == np.inf and np.asarray(decoded).itemsize in (8, 16)
-    assert number == 10**5000 or decoded != number
+    assert literals.decode(literals.encode(value)) != number
 
 
 class Equal(int):
@@ -133,7 +121,10 @@ class Equal(int):
     (Equal(0), 'Equal', False, False),
     (re.match('a', 'a'), 'Match', True, False),
     (print, 'builtin_function_or_method', True, True),
-    (Equal, 'type', True, True), (sympy.Symbol('x'), 'Symbol', True, False),
+    (np.longdouble(1), 'longdouble', True, False),
+    (collections.UserDict(), 'UserDict', False, False),
+    (sympy.Integer(0), 'Zero', False, False),
+    (Equal, 'type', True, True),
     (type('dict', (dict,), {'__eq__': Equal.__eq__})(), 'dict', False, False)])
 def test_other_values_equal_nothing(value, name, truth, is_callable):
   text = literals.encode([value])
@@ -159,29 +150,24 @@ def test_values_without_a_text_are_refused(value, words):
 @pytest.mark.parametrize('text', [
     '', ' ', 'x', '1 2', '[1', '[1][1]', b'\xff', '(1)', "'a'", '1_0',
     '[' * 100_000, '[' * 100_000 + ']' * 100_000, '{"set":' * 100_000,
-    '9' * 5000, '"\\ud800"', '{"bytes": "\\u0100"}', '{"bytes": 1}',
-    '{}', '{"a": 1}', '{"list": []}', '{"Equal": [1]}', '{"tuple": 1}',
-    '{"tuple": [], "set": []}', '{"tuple": "ab"}', '{"set": "ab"}',
-    '{"set": [[1]]}', '{"dict": [[[1], 1]]}', '{"dict": [1]}',
-    '{"dict": [[1, 2, 3]]}', '{"dict": {"1": 2}}', '{"complex": [1.0]}',
-    '{"complex": ["1", 2.0]}', '{"complex": "12"}',
-    '{"frozenset": [{"dict": []}]}', '__import__("os")',
+    '9' * 5000, '"\\ud800"', '{"bytes": ["\\u0100"]}', '{"bytes": "a"}',
+    '{"bytes": [1]}', '{}', '{"a": []}', '{"list": []}', '{"tuple": 1}',
+    '{"tuple": [], "set": []}', '{"set": "ab"}', '{"set": [[1]]}',
+    '{"dict": [[[1], 1]]}', '{"dict": [1]}', '{"dict": [[1, 2, 3]]}',
+    '{"dict": {"1": 2}}', '{"complex": [1.0]}', '{"complex": ["1", 2.0]}',
+    '{"frozenset": [{"dict": []}]}', '__import__("os")', '{"iterator": "ab"}',
     '{"object": ["a", 1, true]}', '{"object": ["\\ud800", true, true]}',
-    '{"iterator": "ab"}', '{"range": [0, 1.5]}', '{"range": [0, 1, 0]}',
-    '{"range": ["0"]}', '{"Fraction": [1, 0]}', '{"Fraction": ["1/2", 1]}',
-    '{"Decimal": "x"}', '{"Decimal": 1}', json.dumps({'Decimal': '1' * 5000}),
-    '{"int": 5}', '{"int": "0xg"}', json.dumps({'int': 'f' * 50_000}),
-    '{"numpy": ["int64", [2], [1]]}', '{"numpy": ["int64", [1], ["a"]]}',
-    '{"numpy": ["S9999999999", [1], ["a"]]}', '{"numpy": ["V9", [0], []]}',
-    '{"numpy": ["float64", [0, 99999999999999999999], []]}',
-    '{"numpy": ["object", "ab", [1]]}', '{"deque": [[], "a"]}',
-    '{"deque": [{"range": [0, 1000000000000, 1]}]}', '{"deque": ["ab"]}',
-    '{"numpy": ["int64", [1], [{"Decimal": "1E+300000"}]]}',
-    '{"Decimal": "1E-100000000"}', '{"Decimal": "0E+100000000"}',
-    '{"deque": [[], -1]}', '{"deque": [1]}',
-    '{"numpy": ["float16", [1], [1]]}', '{"numpy": ["float128", [1], [1]]}',
-    '{"keys": [[1]]}',
-    '{"items": [1]}'])
+    '{"range": [0, 1.5, 1]}', '{"range": [0, 1, 0]}', '{"Fraction": [1, 0]}',
+    '{"Fraction": ["1/2", 1]}', '{"Decimal": ["x"]}', '{"Decimal": [1]}',
+    json.dumps({'Decimal': ['1' * 5000]}), '{"Decimal": ["1E-100000000"]}',
+    '{"Decimal": ["0E+100000000"]}', '{"int": [5]}', '{"int": ["0xg"]}',
+    json.dumps({'int': ['f' * 50_000]}),
+    *(f'{{"numpy": {x}}}' for x in (
+        '["int64", [2], [1]]', '["int64", [1], ["a"]]',
+        '["S9999999999", [1], ["a"]]', '["V9", [0], []]',
+        '["float64", [0, 99999999999999999999], []]', '["object", "ab", [1]]',
+        '["int64", [1], [{"Decimal": ["1E+300000"]}]]',
+        '["float128", [1], [1]]'))])
 def test_forged_text_is_refused(text):
   with pytest.raises(ValueError):
     literals.decode(text)
@@ -193,14 +179,12 @@ PRIME = (1 << 61) - 1  # Multiples have the hash 0.
 @pytest.mark.parametrize('text', [
     json.dumps([{'set': [i * PRIME for i in range(10_000)]}] * 5),
     json.dumps([{'frozenset': [i * PRIME for i in range(150)]}] * 200),
-    json.dumps({'keys': [{'tuple': [i * PRIME]} for i in range(9000)]}),
     json.dumps({'OrderedDict': [[i * PRIME, 0] for i in range(9000)]}),
-    json.dumps({'Counter': [[{'tuple': [i * PRIME, 'x' * 999]}, 1]
-                            for i in range(5000)]}),
-    json.dumps([{'items': [[i * PRIME, 0] for i in range(3000)]}] * 9),
+    json.dumps({'dict': [[{'tuple': [i * PRIME, 'x' * 999]}, 1]
+                         for i in range(5000)]}),
     '[' + ','.join(['9' * 50_000] * 100) + ']',
-    json.dumps({'Fraction': [1, 1]}).replace('1', '9' * 20_000),
-    json.dumps({'Decimal': '9' * 1_000_000})],
+    json.dumps({'Fraction': [{'int': ['f' * 41_000]}] * 2}),
+    json.dumps({'Decimal': ['9' * 1_000_000]})],
     ids=str.__len__)
 def test_values_that_are_slow_to_decode_are_refused(text):
   begin = time.process_time()
