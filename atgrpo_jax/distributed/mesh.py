@@ -215,12 +215,6 @@ def per_shard(
       out_specs=PartitionSpec(axes), axis_names=set(axes), check_vma=False)
 
 
-def any_shard(x: jax.Array) -> jax.Array:
-  """Within `per_shard`, the logical or of `x` [] bool over shards of `ROWS`."""
-  axes = tuple(axis for axis in ROWS if axis not in free_axes())
-  return jax.lax.pmax(x.astype(jnp.int32), axes) > 0 if axes else x
-
-
 def zeros_over_data(tree: Any, rules: Rules) -> Any:
   """Zeros like `tree`, with a leading axis for the shards of `data`.
 

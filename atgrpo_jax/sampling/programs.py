@@ -226,13 +226,13 @@ def decode(
         lengths=jnp.any(slots.running, axis=1) * slots.prefix.lengths)
 
     def keep_going(state):
-      any_running = jnp.any(state['running'])
+      in_chunk = state['index'] < num_tokens
+      # Devices of a shard communicate for each token. Not every kind of device
+      # may allow this after another shard has stopped, and asking all shards
+      # for each token takes longer than the last tokens of a chunk.
       if mesh_lib.current_size() > 1:
-        # The devices of a shard communicate for each token. Not every kind of
-        # device may allow this after another shard has stopped, so all shards
-        # continue together.
-        any_running = mesh_lib.any_shard(any_running)
-      return (state['index'] < num_tokens) & any_running
+        return in_chunk
+      return in_chunk & jnp.any(state['running'])
 
     def step(state):
       index = state['index']
