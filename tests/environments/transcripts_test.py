@@ -25,8 +25,11 @@ from environments.boards.sokoban import env as sokoban
 from environments.boards.sudoku import env as sudoku
 from environments.depot import env as depot
 from environments.math_problems import env as maths
+from environments.programming.contests import env as contests
+from environments.programming.functions import env as functions
 from environments.relay import env as relay
 from environments.writing import env as writing
+from tests.environments.programming import examples
 
 FOLDER = pathlib.Path(__file__).parent / 'transcripts'
 
@@ -46,6 +49,15 @@ _PROBLEM = {
     'task_id': 'problem 7', 'problem': 'What is six times seven?',
     'answer': '42'}
 _ORDERS = {'task_id': 'orders 7', 'orders': [1000, 6000, 9000]}
+_FUNCTION = dataclasses.asdict(examples.make_check())
+# The golden numbers occur in no program or case of the transcripts.
+_CONTEST = dataclasses.asdict(examples.make(
+    [(f'{i} 77001', [f'{i + 77001}']) for i in (1, 2, 3, 4)],
+    reference='a, b = map(int, input().split())\nprint(a + b)'))
+_CALL = dataclasses.asdict(examples.make(
+    [((1, 2), [3]), ((2, 2), [4])], entry_point='add',
+    starter_code='class Solution:\n  def add(self, a, b):\n',
+    reference='def add(a, b): return a + b'))
 EXAMPLES = {
     'plan_path': Example(plan_path, {
         'task_id': 'maze 7', 'start': [0, 0], 'goal': [0, 4],
@@ -64,6 +76,14 @@ EXAMPLES = {
     'maths': Example(maths, _PROBLEM, {'max_turns': 4}),
     **dict.fromkeys(
         ('maths_wrong_agreement', 'maths_truncated'), Example(maths, _PROBLEM)),
+    'contests': Example(contests, _CONTEST, {'max_turns': 3}),
+    'contests_call': Example(contests, _CALL, {'max_turns': 3}),
+    'functions': Example(functions, _FUNCTION, {'reward': 'outcome'}),
+    'functions_four_turns': Example(
+        functions, _FUNCTION, {'max_turns': 4, 'reward': 'outcome'}),
+    'functions_example': Example(
+        functions, _FUNCTION,
+        {'max_turns': 1, 'reward': 'outcome', 'example': True}),
     'relay': Example(relay, {'task_id': 'ab', 'letters': 'ab'}),
     'relay_boost': Example(
         relay, {'task_id': 'aab', 'letters': 'aab'},

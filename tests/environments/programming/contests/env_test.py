@@ -1,11 +1,13 @@
-"""Coder and tester: prompts, rewards and the end of an episode."""
+"""Coder and tester: rewards and the end of an episode.
+
+`tests/environments/transcripts_test.py` plays whole episodes of each team.
+"""
 
 import pytest
 
 from environments import env_api
 from environments import text as text_lib
 from environments.programming.contests import env as contests
-from environments.programming.contests import prompts
 from tests.environments import echo_sandbox
 from tests.environments.programming import examples
 
@@ -57,8 +59,6 @@ SPIN = 'import time\nwhile time.process_time() < 0.25: pass'
     (RIGHT, 1, block(RIGHT), Outcome.NO_EFFECT, (1, 1, 1)),
     (RIGHT, 1, block(HALF), Outcome.OK, (1, 1, .5)),
     ('', 0, block('print(0)'), Outcome.OK, (1, 1, 0)),
-    ('', 0, block(f'import sys\nprint("hm", file=sys.stderr)\n{RIGHT}'),
-     Outcome.OK, (1, 1, 1)),
     ('', 0, block('1 / 0'), Outcome.PROGRAM_ERROR, (1, 0, 0)),
     ('', 0, block('print(1)\nexit("SyntaxErrors are none")'),
      Outcome.PROGRAM_ERROR, (1, 0, 0)),
@@ -66,7 +66,6 @@ SPIN = 'import time\nwhile time.process_time() < 0.25: pass'
     ('', 0, block('import no_such_module'), Outcome.PROGRAM_ERROR, (0, 0, 0)),
     # Doing nothing earns nothing.
     ('', 0, block('pass'), Outcome.NO_EFFECT, (0, 0, 0)),
-    ('', 0, block('print()'), Outcome.NO_EFFECT, (0, 0, 0)),
     ('', 0, block('x = [0] * 10**9'), Outcome.RESOURCE_LIMIT, (1, 0, 0)),
     ('', 0, block(SPIN), Outcome.TIMEOUT, (1, 0, 0)),
     # A reply without a program loses the previous one.
@@ -113,29 +112,6 @@ def test_cases_that_cannot_enter_the_sandbox_are_malformed(sandbox, value):
     assert tested.outcomes == {'tester': Outcome.PARSE_ERROR}
 
 
-def test_problems_that_call_a_function(sandbox):
-  problem = examples.make(
-      [((1, 2), [3]), ((2, 2), [4])], entry_point='add',
-      starter_code='class Solution:\n  def add(self, a, b):\n',
-      reference='def add(a, b): return a + b')
-  environment = make(sandbox)
-  assert 'def add(self, a, b)' in prompt(environment, start(problem), 'coder')
-  nothing = code(environment, start(problem), 'def add(a, b): pass')
-  assert nothing.outcomes == {'coder': Outcome.NO_EFFECT}
-  assert nothing.local_rewards == {'coder': 0.0}
-  step = code(
-      environment, start(problem),
-      'class Solution:\n  def add(self, a, b): return a + b')
-  assert step.local_rewards == {'coder': pytest.approx(1.0)}
-  step = run_cases(
-      environment, step.state, ('1\n5', '6'), ('"a"\n"b"', '"c"'),
-      ('null\n1', 'null'), ('1', '[oops'), ('1, 1', '2'))
-  assert step.reward_terms == {'valid': .4, 'correct': .2}
-  first, second = step.state.report.mismatches
-  assert first == prompts.Mismatch('"a"\n"b"', '"c"', '"ab"')
-  assert second.given == 'null\n1' and second.got.startswith('TypeError: ')
-
-
 @pytest.mark.parametrize('action, valid, correct, outcome', [
     (written(('1 2', '3')), 1, 1, Outcome.OK),
     (written(('1 2', '3'), ('2 2', '5')), 1, .5, Outcome.OK),
@@ -143,9 +119,7 @@ def test_problems_that_call_a_function(sandbox):
     (written(('a b', '4')), 0, 0, Outcome.ILLEGAL_ACTION),
     # Cases that the empty program passes, and repeated cases, are wrong.
     (written(('1 2', '')), 0, 0, Outcome.NO_EFFECT),
-    (written(('1 2', '\n \n')), 0, 0, Outcome.NO_EFFECT),
     (written(('1 2', ''), ('1 2', '3')), .5, .5, Outcome.OK),
-    (written(*[('1 2', '3')] * 4), .25, .25, Outcome.OK),
     (written(('1 2', '3'), ('1  2', '3'), ('01 2\n', '3')), 1 / 3, 1 / 3,
      Outcome.OK),
     (written(*((f'{i} 1', f'{i + 1}') for i in range(9))), 1, 1, Outcome.OK),
@@ -194,33 +168,6 @@ def test_agreement_ends_the_episode_and_golden_tests_decide_success(
   step = run_cases(environment, start(program=program, pass_rate=rate), *cases)
   assert (step.done, step.success, step.truncated) == (done, success, trunc)
   assert step.state.turn == 1
-
-
-def test_solo_agent_revises_its_program(sandbox):
-  environment, state = make(sandbox, 'solo'), start()
-  for program, done in ((HALF, False), (RIGHT, True)):
-    assert 'tester' not in prompt(environment, state, 'solo')
-    step = code(environment, state, program, 'solo')
-    assert (step.done, step.success, step.team_reward) == (done, done, .5)
-    state = step.state
-    assert program in prompt(environment, state, 'solo')
-  step = code(make(sandbox, 'solo', max_turns=1), start(), HALF, 'solo')
-  assert (step.done, step.success, step.truncated) == (True, False, True)
-
-
-def test_prompts_show_the_previous_turn_and_nothing_golden(sandbox):
-  environment = make(sandbox, max_turns=3)
-  state, shown = start(), []
-  for _ in range(2):
-    coder = prompt(environment, state, 'coder')
-    state = code(environment, state, HALF).state
-    shown += [coder, prompt(environment, state, 'tester')]
-    state = run_cases(environment, state, ('6 1', '7'), ('1 2', '3')).state
-  assert [HALF in text for text in shown] == [False, False, True, True]
-  for text in shown[2:]:
-    assert 'Input:\n6 1\nExpected:\n7\nGot:\n0' in text
-    assert 'with 1 of 2 test cases' in text
-    assert 'Input:\n1 2' not in text  # They agree there.
-  for text in shown:
-    assert examples.make().statement in text
-    assert '7700' not in text and 'reference' not in text
+  for role in environment.roles:
+    shown = prompt(environment, step.state, role)
+    assert '7700' not in shown and 'reference' not in shown
