@@ -226,24 +226,19 @@ def test_orders_beyond_the_prompt_limit_are_hidden_from_a_single_agent():
   assert play(make(prompt_limit=1), best)[0] == pytest.approx(1)
 
 
-@pytest.mark.parametrize('team, role, action, rewards', [
-    ('pair', 'scout', '', (0, 0)), ('pair', 'scout', 's1', (0, 0)),
-    ('pair', 'scout', 'RIGHT RIGHT', (0, 1)), ('solo', 'solo', '', (0, 0)),
-    ('solo', 'solo', 'RIGHT', (0, 1)), ('solo', 'solo', 'w0 RIGHT', (1, 0)),
-    ('solo', 'solo', 'RIGHT +', (0, 1))])
-def test_bad_tokens_are_parse_errors_and_pay_nothing(
-    team, role, action, rewards):
+# The right word is {w}, its shelf {s}; rewards of the team and of the role.
+@pytest.mark.parametrize('team, action, rewards', [
+    ('pair', '', (0, 0)), ('pair', 's1', (0, 0)), ('pair', '{w} {w}', (0, 1)),
+    ('solo', '', (0, 0)), ('solo', '{w}', (0, 1)), ('solo', 'w0 {s}', (1, 0)),
+    ('solo', '{w} +', (0, 1))])
+def test_bad_tokens_are_parse_errors_and_pay_nothing(team, action, rewards):
   environment = make(team)
-  state = environment.reset(TASK)
+  state, role = environment.reset(TASK), environment.roles[0]
   item = state.orders[0]
-  right = iter([environment.words[item]] * 2)
-  if action == 'w0 RIGHT':
-    right = iter([environment.shelves[item]])
-  step = environment.step(state, {role: ' '.join(
-      next(right) if token == 'RIGHT' else token for token in action.split())})
+  step = environment.step(state, {role: action.format(
+      w=environment.words[item], s=environment.shelves[item])})
   assert step.outcomes == {role: env_api.Outcome.PARSE_ERROR}
-  assert (step.team_reward, step.local_rewards[role]) == (
-      rewards[0] / 6, rewards[1] / 6)
+  assert (6 * step.team_reward, 6 * step.local_rewards[role]) == rewards
 
 
 def test_state_is_drawn_with_a_row_for_each_order():

@@ -31,13 +31,14 @@ def split_of(name):
 
 
 def write(root, name, rows, file=None):
-  dataset_files_test.write(
-      root / 'downloads' / 'manual' / name / (file or ROWS[name][0]), rows)
+  folder = root / 'downloads' / 'manual' / name
+  dataset_files_test.write(folder / (file or ROWS[name][0]), rows)
+  if name == 'gsm8k':  # Its builder reads both splits.
+    dataset_files_test.write(
+        folder / 'main/train-00000-of-00001.parquet', [ROWS[name][1]])
 
 
 def load(root, name):
-  if name == 'gsm8k':
-    write(root, name, [ROWS[name][1]], 'main/train-00000-of-00001.parquet')
   return datasets.load(problems.__name__, split_of(name), str(root), name)
 
 
@@ -78,10 +79,6 @@ def test_joined_data_set_trains_on_no_test_problem(
     field = 'problem' if name == 'aime24' else 'question'
     text = ' '.join(f'{name}{word}' for word in range(30))
     write(tmp_path, name, [ROWS[name][1] | {field: f'Compute {text}.'}])
-    if name == 'gsm8k':
-      write(
-          tmp_path, name, [ROWS[name][1]],
-          'main/train-00000-of-00001.parquet')
   rows = [
       {'problem': ' '.join(f'w{i}x{j}' for j in range(20)), 'answer': str(i)}
       for i in range(20)]
@@ -124,14 +121,11 @@ WORDS, TERMS = (
 # `index` is that of the test which a problem overlaps, or None if it is kept.
 @pytest.mark.parametrize('problem, tests, index', [
     *((copy, [TEST], 0) for copy in (
-        TEST, TEST.upper(), TEST.replace('$', ' '), TEST.replace(' ', '\n'),
+        TEST.upper(), TEST.replace('$', ' '), TEST.replace(' ', '\n'),
         TEST.replace(r'\frac', r'\displaystyle\dfrac').replace('(', r'\left('),
         f'Problem 3. {TEST} Prove it.', TEST.replace('42', '43'), TEST[:-40])),
     ('Find the number of ordered pairs of primes.', [TEST], None),
-    ('', [TEST], None), ('$17$', [TEST], None),
-    ('How many triangles have a perimeter of 17, if no side is longer than the '
-     'sum of all digits of its area, and the area is at least 42?', [TEST],
-     None),
+    ('', [TEST], None),
     (WORDS + CLOSING, [TERMS + CLOSING], None),
     (WORDS + CLOSING, [WORDS + CLOSING], 0),
     # Short problems overlap only if their words are the same.

@@ -14,7 +14,6 @@ Status = sandbox_lib.Status
     ('return x + y', [], Status.OK),
     ('return x + y if x != 3 else 0', [3], Status.OK),
     ('return (x + y, "a")[x == "a"]', [2], Status.OK),
-    ('return [1, 2]', [0, 1, 2, 3], Status.OK),
     ('return None', [0, 1, 2, 3, 4], Status.OK),
     ('if x == "a": raise KeyError("no")\n  return x + y', [2], Status.ERROR),
     # An error outside of an assert ends `check`.
@@ -102,7 +101,6 @@ NOT_PLAIN = 'TypeError: arguments that are not plain'
     (EXPECTS_ERROR, examples.ADD, ['']),
     (EXPECTS_ERROR, 'def add(x, y):\n  return x + y if x == y else 1 / 0',
      ['not reached']),
-    (EXPECTS_ERROR, 'def add(x, y): return 2', ['not reached']),
     (EXPECTS_ERRORS, examples.ADD, ['']),
     (EXPECTS_ERRORS, 'def add(x, y): return 2 if x != 19 else x + y',
      ['not reached']),
@@ -121,7 +119,6 @@ NOT_PLAIN = 'TypeError: arguments that are not plain'
     (MUTATES, 'def add(x, y):\n  x += y\n  return x', ['', 'AssertionError']),
     (OTHER_ARGUMENTS, examples.ADD, ['', *[NOT_PLAIN] * 3]),
     ('def check(candidate):\n  pass', examples.ADD, []),
-    ('def check(candidate):\n  assert True', examples.ADD, []),
     ('def check(candidate):\n  candidate(1, 2)', examples.ADD, [])])
 def test_other_forms_of_tests(sandbox, check, program, errors):
   problem = examples.make_check(
@@ -132,32 +129,17 @@ def test_other_forms_of_tests(sandbox, check, program, errors):
   assert verdict.status is not Status.INFRASTRUCTURE
 
 
-# Programs, and asserts that hold for them in one process.
+# Programs, and asserts that hold for them in one process. Other types of values
+# are in `literals_test.py`.
 VALUES = {
-    'namedtuple': (
-        'import collections\nP = collections.namedtuple("P", "x y")\n'
-        'def f(x): return P(x, 2)', 'f(1) == (1, 2)'),
-    'enum of strings': (
-        'import enum\nclass E(str, enum.Enum): A = "a"\ndef f(x): return E.A',
-        'f(1) == "a"'),
-    'deque': (
-        'import collections\ndef f(x): return collections.deque(x)',
-        'f([1, 2]) != [1, 2] and f([1, 2]).pop() == 2'),
-    'range': ('f = range', 'f(3) != [0, 1, 2] and f(3)[-1] == len(f(2)) == 2'),
     'generator': (
         'def f(x): yield from x', 'f([1]) != [1] and next(f([1])) == 1'),
-    'map': ('def f(x): return map(str, x)', 'list(f([1, 2])) == ["1", "2"]'),
     'iterator read twice': (
         'def f(x): return iter(x)',
         '(lambda i: list(i) == [1] and list(i) == [])(f([1]))'),
     'items': (
         'def f(x): return x.items()',
         'list(f({1: 2})) == [(1, 2)] and f({1: 2}) != [(1, 2)]'),
-    'Counter': (
-        'from collections import Counter as f', 'f("aab") == {"a": 2, "b": 1}'),
-    'OrderedDict': (
-        'from collections import OrderedDict as f',
-        'f([(1, 2)]) == {1: 2} and list(f([(1, 2)])) == [1]'),
     'order of an OrderedDict': (
         'def f(x):\n  x.move_to_end(1)\n  return x',
         '(lambda d: list(f(d)) == list(d) == [3, 1])('
@@ -165,10 +147,6 @@ VALUES = {
     'array': (
         'import numpy\nf = numpy.array',
         'f([1, 2]).tolist() == [1, 2] and (f([1, 2]) == [1, 2]).all()'),
-    'numpy scalar': ('import numpy\nf = numpy.sum', 'f([1, 2]) == 3'),
-    'numpy float': (
-        'import numpy\nf = numpy.float32',
-        'round(f(0.5)) == 0 and f"{f(0.1):.1f}" == "0.1"'),
     'numpy matrix': (
         'import numpy\nf = numpy.matrix', '(f([[1, 2]]) == [[1, 2]]).all()'),
     'match': (
@@ -202,7 +180,6 @@ VALUES = {
 
 
 def test_values_compare_as_in_one_process(sandbox):
-  # Bite: any other type of value.
   for name, (program, condition) in VALUES.items():
     check = (
         f'def check(f):\n  assert {condition}\n  assert not ({condition})')

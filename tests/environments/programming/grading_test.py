@@ -21,9 +21,7 @@ def grade(sandbox, problem, program):
     (SUM, [1, 1, 1]),
     (f'import sys; print("a warning", file=sys.stderr)\n{SUM}', [1, 1, 1]),
     ('print(7)', [0, 1, 0]),
-    ('print("error: 7")', [0, 0, 0]),
     (f'{SUM}\nexit(1)', [0, 0, 0]),
-    (f'{SUM}\nexit()', [1, 1, 1]),
     ('def main():\n  ' + SUM + '\nif __name__ == "__main__": main()',
      [1, 1, 1]),
     ('print(', [0, 0, 0]),
@@ -40,21 +38,14 @@ def test_stdin_programs_pass_with_equal_output(sandbox, program, passed):
     ('class Solution:\n  def f(self, a, b): return (*a, *b)', [1, 0]),
     ('def f(a, b): return sorted(a + b)', [1, 0]),
     ('def g(a, b): return a + b', [0, 0]),
-    # A class Solution without the function.
+    # A class Solution without the function, one made at run time, and one that
+    # precedes a function of the same name.
     ('class Solution:\n  def g(self): pass\ndef f(a, b): return a + b', [1, 1]),
     ('Solution = type("S", (), {"f": lambda self, a, b: a + b})', [1, 1]),
-    ('class Solution:\n  def __init__(self): self.f = lambda a, b: a + b',
-     [1, 1]),
     ('class Solution:\n  def f(self, a, b): return a + b\ndef f(a, b): 1 / 0',
      [1, 1]),
-    ('if 1:\n  class Solution:\n    def f(self, a, b): return a + b', [1, 1]),
-    # Equal by `==`, or not.
-    ('import enum\nclass S(str, enum.Enum): AB = "ab"\n'
-     'def f(a, b): return S.AB if a == "a" else (1, 2)', [1, 1]),
-    ('def f(a, b): return map(int, a + b)', [0, 0]),
-    ('def f(a, b): return deque(a + b)', [0, 0]),
+    # Not equal by `==`.
     ('import numpy\ndef f(a, b): return numpy.array([*a, *b])', [0, 0]),
-    ('def f(a, b): return dict.fromkeys([*a, *b]).keys()', [0, 0]),
     ('def f(a: List[int], b): return list(chain(a, b)) if a[0] == 1 else "ab"',
      [1, 1]),
     ('from __future__ import annotations\n'

@@ -9,39 +9,29 @@ import textwrap
 PRELUDE = '''
 import ctypes, errno, mmap, os, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
-NUMBERS = dict(
-    x86_64=dict(
-        fork=57, vfork=58, clone=56, execve=59, ptrace=101, kill=62, tkill=200,
-        process_vm_readv=310, memfd_create=319, bpf=321, userfaultfd=323,
-        io_uring_setup=425, pidfd_open=434, pidfd_getfd=438, clone3=435,
-        open_by_handle_at=304, perf_event_open=298, keyctl=250, kcmp=312,
-        unshare=272, setns=308, mount=165, pivot_root=155, seccomp=317,
-        rt_sigqueueinfo=129, rt_tgsigqueueinfo=297, shmget=29, msgget=68,
-        semget=64, mq_open=240, capset=126, init_module=175, kexec_load=246,
-        personality=135, ioprio_set=251, landlock_create_ruleset=444,
-        process_madvise=440, memfd_secret=447, mlock=149, fanotify_init=300,
-        inotify_init1=294, timer_create=222, add_key=248, syslog=103,
-        openat2=437, splice=275, setuid=105, futex=202,
-        prlimit64=302, openat=257, close_range=436, membarrier=324),
-    aarch64=dict(
-        clone=220, execve=221, ptrace=117, kill=129, tkill=130,
-        process_vm_readv=270, memfd_create=279, bpf=280, userfaultfd=282,
-        io_uring_setup=425, pidfd_open=434, pidfd_getfd=438, clone3=435,
-        open_by_handle_at=265, perf_event_open=241, keyctl=219, kcmp=272,
-        unshare=97, setns=268, mount=40, pivot_root=41, seccomp=277,
-        rt_sigqueueinfo=138, rt_tgsigqueueinfo=240, shmget=194, msgget=186,
-        semget=190, mq_open=180, capset=91, init_module=105, kexec_load=104,
-        personality=92, ioprio_set=30, landlock_create_ruleset=444,
-        process_madvise=440, memfd_secret=447, mlock=228, fanotify_init=262,
-        inotify_init1=26, timer_create=107, add_key=217, syslog=116,
-        openat2=437, splice=76, setuid=146, futex=98,
-        prlimit64=261, openat=56, close_range=436, membarrier=283),
-    )[os.uname().machine]
+# Name of a call, and its numbers on x86-64 and aarch64.
+CALLS = """
+fork 57 -, vfork 58 -, clone 56 220, ptrace 101 117, tkill 200 130,
+process_vm_readv 310 270, memfd_create 319 279, bpf 321 280,
+userfaultfd 323 282, io_uring_setup 425 425, pidfd_getfd 438 438,
+clone3 435 435, open_by_handle_at 304 265, perf_event_open 298 241,
+keyctl 250 219, kcmp 312 272, unshare 272 97, setns 308 268, mount 165 40,
+pivot_root 155 41, seccomp 317 277, rt_sigqueueinfo 129 138,
+rt_tgsigqueueinfo 297 240, shmget 29 194, msgget 68 186, semget 64 190,
+mq_open 240 180, capset 126 91, init_module 175 105, kexec_load 246 104,
+personality 135 92, ioprio_set 251 30, landlock_create_ruleset 444 444,
+process_madvise 440 440, memfd_secret 447 447, mlock 149 228,
+fanotify_init 300 262, inotify_init1 294 26, timer_create 222 107,
+add_key 248 217, syslog 103 116, openat2 437 437, splice 275 76,
+setuid 105 146, futex 202 98, prlimit64 302 261, openat 257 56,
+close_range 436 436, membarrier 324 283"""
+NUMBERS = {name: pair for name, *pair in map(str.split, CALLS.split(','))}
 
 def raw(name, *arguments):
-  if name not in NUMBERS:
+  number = NUMBERS[name][os.uname().machine == 'aarch64']
+  if number == '-':
     raise OSError(errno.ENOSYS, name)
-  result = libc.syscall(NUMBERS[name], *(
+  result = libc.syscall(int(number), *(
       ctypes.c_void_p(a) if isinstance(a, int) else a for a in arguments))
   if result < 0:
     raise OSError(ctypes.get_errno(), name)

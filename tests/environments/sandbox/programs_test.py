@@ -27,14 +27,9 @@ ORDINARY = [
      'import concurrent.futures, decimal, fractions, itertools, statistics\n'
      'print(decimal.Decimal(1) / 8)', '', '0.125\n'),
     ('print(__name__)', '', '__main__\n'),
-    ('import sys; sys.setrecursionlimit(20_000)\n'
-     'def f(n): return n and 1 + f(n - 1)\nprint(f(10_000))', '', '10000\n'),
     ('import atexit; atexit.register(print, "bye")', '', 'bye\n'),
-    ('print("x", end=""); exit()', '', 'x'),
     ('print(len(str(int(input()) + 10**5000)))', '9' * 5001, '5002\n'),
     ('\ufeffprint(1)', '', '1\n'),
-    pytest.param(f'text = {"x" * 1_000_000!r}\nprint(len(text))', '',
-                 '1000000\n', id='a megabyte'),
     ('import dataclasses, pickle\n@dataclasses.dataclass\nclass Point:\n'
      '  x: int\nprint(pickle.loads(pickle.dumps(Point(3))))', '',
      'Point(x=3)\n'),
@@ -77,14 +72,8 @@ RECURSIVE = [
     'def f(n): return n and 1 + f(n - 1)',
     '@functools.lru_cache(None)\ndef f(n): return n and 1 + f(n - 1)',
     'def f(n): return n and 1 + next(map(f, [n - 1]))',
-    'def f(n): return n and 1 + max(map(f, [n - 1]))',
-    'def f(n): return n and max([n - 1], key=f) and n',
     'def f(n): return n and 1 + sum(f(n - 1) for _ in [0])',
-    'def f(n): return n and 1 + functools.reduce(lambda *_: f(n - 1), [0, 1])',
-    'f = functools.partial(lambda n: n and 1 + f(n - 1))',
     'class A:\n  def __call__(self, n): return n and 1 + self(n - 1)\nf = A()',
-    'class A(dict):\n  def __missing__(self, n): return n and 1 + self[n - 1]\n'
-    'f = A().__getitem__',
     'class A:\n  def __init__(self, n): self.n = n\n'
     '  def __abs__(self): return self.n and 1 + abs(A(self.n - 1))\n'
     'f = lambda n: abs(A(n))',
@@ -123,23 +112,15 @@ def test_recursion_is_deep_whatever_the_limit_of_the_caller(
 OPEN_FILES = [
     'out = open(1, "w"); out.write("text")',
     'out = open(1, "wb", buffering=99); out.write(b"text"); exit()',
-    'out = open("/dev/stdout", "w"); out.write("text")',
-    'import os; out = os.fdopen(os.dup(1), "w"); out.write("text")',
     'import io, sys; out = io.TextIOWrapper(sys.stdout.detach())\n'
     'out.write("text")',
     'import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.detach())\n'
     'print("text", end="")',
-    'import codecs, sys\nsys.stdout = codecs.getwriter("utf8")('
-    'sys.stdout.detach())\nprint("text", end="")',
     'import io; out = io.BufferedWriter(io.FileIO(1, "w")); out.write(b"text")',
-    'import functools; write = functools.partial(print, file=open(1, "w"))\n'
-    'write("text", end="")',
     'class A:\n  def __init__(self):\n    self.me = self\n'
     '    self.out = open(1, "w")\n    self.out.write("text")\nA()',
     'def write():\n  out = open(1, "w")\n  out.write("text")\n  yield\n'
     'generator = write(); next(generator)',
-    'import contextlib; stack = contextlib.ExitStack()\n'
-    'stack.enter_context(open(1, "w")).write("text")',
     'import io, os\nclass Out(io.IOBase):\n'
     '  def flush(self): os.write(1, b"text"); Out.flush = print\nout = Out()',
     'import ctypes; ctypes.CDLL(None).printf(b"text")',
@@ -182,11 +163,9 @@ FAILING = [
     ('class E(MemoryError): pass\nraise E("a") from ValueError()', 'E: a\n'),
     (f'x = {"-" * 500_000}1', TOO_COMPLEX),
     ('eval("-" * 500_000 + "1")', TOO_COMPLEX),
-    ('import ast; ast.parse("~" * 500_000 + "1")', TOO_COMPLEX),
     ('int("9" * 50_001)', 'increase the limit\n'),
     # Not Python, or not Unicode.
     ('f(', "\nSyntaxError: '(' was never closed\n"),
-    ('(' * 100_000, 'too many nested parentheses\n'),
     ('print("a\0b")', 'null bytes\n'),
     ('print("\ud800")', 'surrogates not allowed\n'),
     ('input()', 'invalid continuation byte\n'),
@@ -199,7 +178,6 @@ FAILING = [
     ('x = [open("/dev/null") for _ in range(1000)]',
      "Too many open files: '/dev/null'\n"),
     ('import ctypes; ctypes.string_at(0)', 'killed by SIGSEGV'),
-    ('import os; os.abort()', 'killed by SIGABRT'),
     ('import os; os.kill(os.getpid(), 9)', 'killed by SIGKILL'),
     ('import os; os.kill(os.getpid(), 40)', 'killed by signal 40'),
 ]

@@ -81,12 +81,12 @@ def test_files_and_folders_become_splits(tmp_path):
 
 
 @pytest.mark.parametrize('rows, words', [
-    ('#####\n# $.#\n#####', '0 players'), ('####\n#@@#\n####', '2 players'),
+    ('#####\n# $.#\n#####', '0 players'), ('#####\n#@*+#\n#####', '2 players'),
+    # An opening on each side.
     ('#####\n#@$.#\n### #', 'not enclosed'), ('####\n#@$.\n####', 'enclosed'),
     (' ####\n@ $.#\n ####', 'not enclosed'), ('#@$.#\n#####', 'enclosed'),
     ('#####\n#@$ #\n#####', '1 boxes and 0 goals'),
-    ('#####\n#@*+#\n#####', '2 players'), ('####\n#@*#\n####', 'solved'),
-    ('####\n#@ #\n####', 'solved'),
+    ('####\n#@*#\n####', 'solved'),
     ('########\n#@$.## #\n#####$.#\n########', 'not a free cell'),
     ('#####\n#@$.#\n#  x#\n#####', 'not enclosed')])
 def test_a_level_that_cannot_be_played_is_named_by_its_line(
