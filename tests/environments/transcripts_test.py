@@ -2,8 +2,8 @@
 
 Each step is also repeated on pickled copies, as worker processes do.
 
-A file holds the replies of the roles and everything that the environment made
-of them.
+A file holds the replies of the roles, everything that the environment made of
+them, and what viewers see at the end.
 
   python -m tests.environments.transcripts_test
 
@@ -76,6 +76,7 @@ EXAMPLES = {
     'maths': Example(maths, _PROBLEM, {'max_turns': 4}),
     **dict.fromkeys(
         ('maths_wrong_agreement', 'maths_truncated'), Example(maths, _PROBLEM)),
+    'maths_request': Example(maths, _PROBLEM, {'request': True}),
     'contests': Example(contests, _CONTEST, {'max_turns': 3}),
     'contests_call': Example(contests, _CALL, {'max_turns': 3}),
     'functions': Example(functions, _FUNCTION, {'reward': 'outcome'}),
@@ -144,6 +145,8 @@ def play_again(sandbox, name):
     if step.done:
       break
   assert step.done and not list(replies)
+  for title, content in environment.show(state).items():
+    lines += [f'--- shown to viewers: {title}', content]
   return '\n'.join(lines) + '\n'
 
 

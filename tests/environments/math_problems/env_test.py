@@ -91,28 +91,6 @@ def test_prompts_are_bounded_and_never_show_the_gold_answer():
       assert len(shown) < 8_000
 
 
-@pytest.mark.parametrize('request_option', [True, False])
-def test_a_request_ends_each_prompt(request_option):
-  environment = dataclasses.replace(make(), request=request_option)
-  step, = play(environment, program())
-  for role, state, wanted in (
-      ('tool', environment.reset(TASK), '```python'),
-      ('reasoner', step.state, r'\boxed{X}')):
-    *_, last_line = prompt(environment, state, role).splitlines()
-    assert (wanted in last_line) == request_option
-
-
-def test_viewers_see_every_attempt_and_the_gold_answer():
-  environment = make('41\n')
-  *_, step = play(environment, program(), r'I think \boxed{42}.')
-  assert environment.show(step.state) == {
-      'problem': TASK['problem'], 'gold answer': TASK['answer'],
-      'turn 1, tool: program': 'print(6 * 7)\n',
-      'turn 1, tool: output': '41\n', 'turn 1, tool: answer': '41',
-      'turn 1, reasoner: text': r'I think \boxed{42}.',
-      'turn 1, reasoner: answer': '42'}
-
-
 def test_program_seconds_set_both_time_limits():
   environment = maths.make_environment(
       team='pair', max_turns=1, reward='mixed',
