@@ -58,6 +58,7 @@ _CALL = dataclasses.asdict(examples.make(
     [((1, 2), [3]), ((2, 2), [4])], entry_point='add',
     starter_code='class Solution:\n  def add(self, a, b):\n',
     reference='def add(a, b): return a + b'))
+_ONE_TURN = {'max_turns': 1, 'reward': 'outcome'}
 EXAMPLES = {
     'plan_path': Example(plan_path, {
         'task_id': 'maze 7', 'start': [0, 0], 'goal': [0, 4],
@@ -83,8 +84,7 @@ EXAMPLES = {
     'functions_four_turns': Example(
         functions, _FUNCTION, {'max_turns': 4, 'reward': 'outcome'}),
     'functions_example': Example(
-        functions, _FUNCTION,
-        {'max_turns': 1, 'reward': 'outcome', 'example': True}),
+        functions, _FUNCTION, _ONE_TURN | {'example': True}),
     'relay': Example(relay, {'task_id': 'ab', 'letters': 'ab'}),
     'relay_boost': Example(
         relay, {'task_id': 'aab', 'letters': 'aab'},
@@ -96,8 +96,10 @@ EXAMPLES = {
          'prompt_limit': 2}),
     'depot_at_once': Example(
         depot, _ORDERS, {'max_turns': 1, 'reward': 'boost', 'num_orders': 3}),
+    'arxiv': Example(writing, _POST, _ONE_TURN | {'kind': 'arxiv_a'}),
+    'factbook': Example(writing, _POST, _ONE_TURN | {'kind': 'factbook'}),
     **dict.fromkeys(('tldr', 'tldr_no_text'), Example(
-        writing, _POST, {'max_turns': 1, 'reward': 'outcome', 'kind': 'tldr'})),
+        writing, _POST, _ONE_TURN | {'kind': 'tldr'})),
     'tldr_two_turns': Example(
         writing, _POST, {'reward': 'outcome', 'kind': 'tldr'}),
 }

@@ -20,7 +20,6 @@ LIMITS = sandbox.Limits(
 ORDINARY = 54321  # Id of a user without privileges or a name.
 
 
-
 def _works(level):
   try:
     with sandbox.SandboxServer(1, level):

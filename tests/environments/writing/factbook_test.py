@@ -8,7 +8,6 @@ import types
 import pytest
 
 from environments import datasets
-from environments.writing import env
 from environments.writing.factbook import factbook_dataset_builder
 
 
@@ -64,11 +63,3 @@ def test_another_version_of_the_package_is_refused(version, monkeypatch):
   with pytest.raises(
       ValueError, match=rf"{found}: .* 0\.1\.2; .*'\.\[factbook\]'"):
     factbook_dataset_builder.make_splits()
-
-
-def test_prompts_ask_for_summaries_of_the_passage(splits):
-  writers = env.Writing('pair', 'factbook')
-  task = splits['test'][0]
-  system, user = writers.observe(writers.reset(task), 'detailed')
-  assert 'detailed summary of the passage' in system['content']
-  assert user['content'] == f'Passage:\n{task["text"]}'

@@ -9,9 +9,7 @@ PLAIN = 'def f(x):\n    return x'
 
 @pytest.mark.parametrize('reply, function', [
     (PLAIN, PLAIN),
-    (f'```python\n{PLAIN}\n```', PLAIN),
     (f'Here:\n```\n{PLAIN}\n```\nThat is it.', PLAIN),
-    (f'{PLAIN}\nprint(f(1))', PLAIN),
     (f'import os\n\n{PLAIN}\n\ndef g(x):\n    return 2', PLAIN),
     ('    def f(x):\n        return x\n    more', PLAIN),
     (f'<think>{PLAIN}</think>\ndef f(y):\n\treturn y', 'def f(y):\n\treturn y'),
