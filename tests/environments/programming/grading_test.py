@@ -20,13 +20,7 @@ def grade(sandbox, problem, program):
 @pytest.mark.parametrize('program, passed', [
     (SUM, [1, 1, 1]),
     (f'import sys; print("a warning", file=sys.stderr)\n{SUM}', [1, 1, 1]),
-    ('print(7)', [0, 1, 0]),
-    (f'{SUM}\nexit(1)', [0, 0, 0]),
-    ('def main():\n  ' + SUM + '\nif __name__ == "__main__": main()',
-     [1, 1, 1]),
-    ('print(', [0, 0, 0]),
-    ('', [0, 0, 0]),
-])
+    ('print(7)', [0, 1, 0]), (f'{SUM}\nexit(1)', [0, 0, 0])])
 def test_stdin_programs_pass_with_equal_output(sandbox, program, passed):
   found = grade(sandbox, examples.make(CASES), program)
   assert found.passed == tuple(map(bool, passed))
