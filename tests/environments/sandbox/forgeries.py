@@ -20,6 +20,16 @@ def _equal(value='Equal()', base='object'):
   return _EQUAL.format(value=value, base=base)
 
 
+def _write(value):
+  """A program that sends its own text of a value."""
+  return f'''
+import os
+def add(x, y):
+  os.write(3, {value!r})
+  os._exit(0)
+'''
+
+
 FORGERIES = {
     'equal object': _equal(),
     'equal int': _equal(base='int'),
@@ -121,13 +131,9 @@ def add(x, y):
       '{"tuple": [{"object": ["int", true, true]}, [[3], [3]], {"dict": []}]}')
   return 3
 ''',
-    'texts of odd values': '''
-import os
-def add(x, y):
-  os.write(3, b'{"tuple": [{"numpy": ["bool", [1], [true]]},'
-              b' {"tuple": [[1, 2], [1, 2]]}, {"dict": [["x", 1]]}]}')
-  os._exit(0)
-''',
+    'texts of odd values': _write(
+        b'{"tuple": [{"numpy": ["bool", [1], [true]]},'
+        b' {"tuple": [[1, 2], [1, 2]]}, {"dict": [["x", 1]]}]}'),
     'frame walk': '''
 import sys
 def add(x, y):
@@ -209,18 +215,9 @@ for fd in range(1, 64):
     except OSError: pass
 os._exit(0)
 ''',
-    'a value without a return': '''
-import os
-def add(x, y):
-  os.write(3, b'true')
-  os._exit(0)
-''',
-    'code instead of a value': '''
-import os
-def add(x, y):
-  os.write(3, b'__import__("os").system("touch /tmp/forged")')
-  os._exit(0)
-''',
+    'a value without a return': _write(b'true'),
+    'code instead of a value': _write(
+        b'__import__("os").system("touch /tmp/forged")'),
     'two values': '''
 import os
 def add(x, y):

@@ -1,5 +1,6 @@
 """The strongest level that works is chosen, and nothing weaker than kernel."""
 
+import math
 import shutil
 import signal
 import subprocess
@@ -134,16 +135,14 @@ def test_unsafe_level_warns_and_is_no_boundary(caplog):
   assert 'unsafe_rlimit' in caplog.text
 
 
-@pytest.mark.parametrize('make, words', [
-    (lambda: sandbox.SandboxServer(1, 'remote'), "level='remote'"),
-    *((lambda limit=limit: sandbox.Sandbox('', sandbox.Limits(**limit)), name)
-      for limit, name in (
-          ({'memory_bytes': 1000}, 'memory_bytes=1000'),
-          ({'wall_seconds': float('nan')}, 'wall_seconds=nan'),
-          ({'cpu_seconds': float('inf')}, 'cpu_seconds=inf')))])
-def test_impossible_arguments_are_refused(make, words):
-  with pytest.raises(ValueError, match=words):
-    make()
+@pytest.mark.parametrize('name, value', [
+    ('memory_bytes', 1000), ('wall_seconds', math.nan),
+    ('cpu_seconds', math.inf)])
+def test_impossible_arguments_are_refused(name, value):
+  with pytest.raises(ValueError, match=f'{name}={value}'):
+    sandbox.Sandbox('', sandbox.Limits(**{name: value}))
+  with pytest.raises(ValueError, match="level='remote'"):
+    sandbox.SandboxServer(1, 'remote')
 
 
 def test_start_explains_what_the_caller_must_change(monkeypatch, tmp_path):
