@@ -8,9 +8,10 @@ equals that of `benchmarks.peers`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import dataclasses
+import functools
 import itertools
 import pathlib
 import time
@@ -130,6 +131,22 @@ class Sampling:
       for group in engine.collect():
         assert {len(ids) for ids in group.completions} == {
             self._load.new_tokens}
+
+
+def prefill(
+    sampled: engine_lib.SampledModel,
+    load: workload.Load) -> Callable[[], None]:
+  """Computes the prompts of a load."""
+  compute = jax.jit(functools.partial(
+      model.prefill, config=sampled.config, dtype=jnp.dtype(sampled.dtype),
+      prompts=workload.prompts(load, sampled.config, seed=0),
+      lengths=np.full(load.num_prompts, load.prompt_length)))
+
+  def call() -> None:
+    with jax.set_mesh(sampled.mesh):
+      jax.block_until_ready(compute(sampled.prepared))
+
+  return call
 
 
 class Ids:
@@ -255,8 +272,8 @@ class Step:
     return engine_lib.SampledModel(
         params, policy.config, policy.learner.dtype, policy.mesh, adapters)
 
-  def mismatch(self) -> tuple[float, float]:
-    """Largest and mean difference of sampled and learner log-probabilities."""
+  def mismatch(self) -> dict[str, float]:
+    """Differences of sampled log-probabilities and those of the learner."""
     policy, = self._policies.values()
     batch, = batching.make_batches(self.rollout(), self._buckets.on(
         mesh_lib.num_data_shards(policy.mesh)))
@@ -266,7 +283,9 @@ class Step:
           mesh_lib.put_rows(batch, policy.mesh), config=policy.config,
           spec=policy.learner)
     differences = np.abs(np.asarray(found) - batch.behavior_logprobs)
-    return float(differences.max()), float(differences.mean())
+    return {
+        'largest error': float(differences.max()),
+        'mean error': float(differences.mean())}
 
   def update(self, groups: Sequence[types.Group]) -> None:
     """Gradient and optimizer of each policy."""

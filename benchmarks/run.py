@@ -17,9 +17,10 @@ NAME is one of (with its peer)
   scaling      sampling over group size, prompt and new tokens;
                steps over agents
 
-Weights are random and float32, and no token stops a completion. A peer runs in
-the environment of the given Python interpreter. Contestants are timed in turn,
-after a call that compiles. Results go to FOLDER/NAME.json.
+or a part of `benchmarks.accelerator`. Weights are random and, unless stated,
+float32, and no token stops a completion. A peer runs in the environment of the
+given Python interpreter. Contestants are timed in turn, after a call that
+compiles. Results go to FOLDER/NAME.json.
 
 --checkout runs the benchmark of the current folder and that of FOLDER in turn,
 each --repeats times in a new process, and prints the ratio of the best times.
@@ -28,16 +29,13 @@ each --repeats times in a new process, and prints the ratio of the best times.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
-import dataclasses
 import datetime
-import functools
 import json
 import os
 import pathlib
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -45,14 +43,12 @@ import time
 from typing import Any
 
 import jax
+import jaxlib
 
 from atgrpo_jax import errors
-from atgrpo_jax import model
 from atgrpo_jax.distributed import hosts
-from benchmarks import ours
-from benchmarks import workload
-from configs import common
-from configs import writing
+from atgrpo_jax.io import files
+from benchmarks import cases as cases_lib
 
 _RESULTS = pathlib.Path('benchmarks/results')
 _PEERS = pathlib.Path(__file__).resolve().parent / 'peers'
@@ -71,79 +67,72 @@ import importlib.metadata, json, sys
 print(json.dumps({x: importlib.metadata.version(x) for x in sys.argv[1:]}))
 '''
 OURS = 'ours'
+NOT_REACHED = 'not reached'
+
+# The result of a case: {'error': text}, {'values': {name: number}} or
+# {'contestants': {name: {...}}}, each with a 'name'.
+Record = dict[str, Any]
+# Does a task and returns its seconds.
+Contestant = Callable[[], float]
 
 
-# Timing.
+def measure(
+    case: cases_lib.Case | cases_lib.Check, repeats: int,
+    peers: Mapping[str, Peer]) -> Record:
+  """Measures a case.
+
+  Other programs slow a shared machine down for a while, so each repeat times
+  every contestant once, after a call that compiles.
+  """
+  if isinstance(case, cases_lib.Check):
+    return {'values': case.measure()}
+  contestants = {OURS: _timed(case.make())}
+  if case.request:
+    contestants |= {
+        name: peer.contestant(case.request) for name, peer in peers.items()}
+  seconds = {name: [] for name in contestants}
+  for _ in range(1 + repeats):
+    for name, contestant in contestants.items():
+      seconds[name].append(contestant())
+      hosts.release_memory()  # A peer needs it.
+  return {'contestants': {
+      name: {
+          'best': min(times), 'seconds': times, 'per_second': {
+              unit: count / min(times) for unit, count in case.counts.items()}}
+      for name, (_, *times) in seconds.items()}}
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-  """One task."""
-
-  name: str
-  # Name -> function that does the task and returns its seconds; `OURS` comes
-  # first.
-  contestants: Mapping[str, Callable[[], float]]
-  # Unit -> number of units that the task produces, or that any program for it
-  # must compute or move.
-  counts: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-
-def timed(function: Callable[[], Any]) -> Callable[[], float]:
-  """A contestant that runs in this process."""
+def _timed(function: Callable[[], float | None]) -> Contestant:
   def contestant() -> float:
     start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+    seconds = function()
+    return time.perf_counter() - start if seconds is None else seconds
 
   return contestant
 
 
-def measure(case: Case, repeats: int) -> dict[str, list[float]]:
-  """Seconds of each contestant of a case, after a call that compiles.
-
-  Other programs slow a shared machine down for a while, so each repeat times
-  every contestant once.
-  """
-  calls = []
-  for _ in range(1 + repeats):
-    calls.append({})
-    for name, contestant in case.contestants.items():
-      calls[-1][name] = contestant()
-      hosts.release_memory()  # A peer needs it.
-  return {
-      name: [times[name] for times in calls[1:]] for name in case.contestants}
-
-
-def summarise(
-    case: Case, seconds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-  """The result of a case."""
-  contestants = {}
-  for name, all_seconds in seconds.items():
-    best, median = min(all_seconds), statistics.median(all_seconds)
-    contestants[name] = {
-        'best': best, 'median': median, 'seconds': list(all_seconds),
-        'per_second': {
-            unit: count / best for unit, count in case.counts.items()}}
-    first = contestants[OURS]
-    contestants[name]['times_ours'] = {
-        'best': best / first['best'], 'median': median / first['median']}
-  return {'name': case.name, 'contestants': contestants}
-
-
-def describe(summary: Mapping[str, Any]) -> str:
-  """The summary of a case as text."""
-  lines = [summary['name']]
-  for name, row in summary['contestants'].items():
-    line = (f'  {name:17s} best {row["best"]:8.4f} s, '
-            f'median {row["median"]:8.4f} s')
-    for unit, rate in row['per_second'].items():
-      line += f'{rate:10.1f} {unit}/s'
+def describe(record: Record) -> str:
+  """The result of a case as text."""
+  if 'error' in record:
+    return f'failed: {record["error"]}'
+  if 'values' in record:
+    return _describe_numbers(record['values'])
+  texts = []
+  for name, row in record['contestants'].items():
+    text = _describe_numbers({'s': row['best']} | {
+        unit if unit.startswith('%') else f'{unit}/s': rate
+        for unit, rate in row['per_second'].items()})
     if name != OURS:
-      times = row['times_ours']
-      line += f'   ours x {times["best"]:.2f} (best), {times["median"]:.2f}'
-    lines.append(line)
-  return '\n'.join(lines)
+      ratio = row['best'] / record['contestants'][OURS]['best']
+      text = f'{name} {text}, ours x {ratio:.2f}'
+    texts.append(text)
+  return '; '.join(texts)
+
+
+def _describe_numbers(values: Mapping[str, float]) -> str:
+  return ', '.join(
+      f'{value:,.0f} {name}' if value >= 1000 else f'{value:.3g} {name}'
+      for name, value in values.items())
 
 
 def describe_machine() -> dict[str, Any]:
@@ -156,154 +145,12 @@ def describe_machine() -> dict[str, Any]:
     kind = found[1] if found else kind
   return {
       'device': kind, 'num_devices': jax.device_count(),
-      'cores': len(os.sched_getaffinity(0)), 'jax': jax.__version__,
+      'platform': ' '.join(device.client.platform_version.split()),
+      'cores': len(os.sched_getaffinity(0)), 'load': os.getloadavg()[0],
+      'jax': jax.__version__, 'jaxlib': jaxlib.__version__,
+      'python': sys.version.split()[0],
       'date': datetime.datetime.now(datetime.UTC).isoformat(
-          timespec='seconds'),
-  }
-
-
-# The cases.
-
-
-# Configs with the loss and optimizer of a step.
-_GRPO = common.game_config('plan_path', 'size=nano')
-_MAGRPO = writing.get_config()
-_ADAPTER = model.LoraSpec(**{
-    name: value for name, value in _MAGRPO.lora.items() if name != 'folder'})
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-  """Sizes of the benchmarks; tests use tiny ones."""
-
-  config: model.ModelConfig = workload.MODEL
-  sampling: Sequence[workload.Load] = (
-      workload.Load(8, 8, 128, 64), workload.Load(8, 8, 1024, 128))
-  step: workload.Load = workload.Load(8, 8, 128, 64)
-  agent: workload.Load = workload.Load(1, 8, 128, 64)  # Per agent of MAGRPO.
-  scaling: Sequence[workload.Load] = (
-      workload.Load(8, 1, 1024, 64), workload.Load(8, 8, 1024, 64),
-      *(workload.Load(8, 8, 128, new) for new in (32, 64, 128)))
-  agents: Sequence[int] = (1, 4)  # Each with the load of `step`.
-  # Model -> its dimensions and load.
-  real_size: Mapping[str, tuple[model.ModelConfig, workload.Load]] = (
-      dataclasses.field(default_factory=lambda: {
-          'SmolLM2-135M': (workload.SMOLLM2, workload.Load(4, 8, 150, 96)),
-          'Qwen2.5-Coder-0.5B': (
-              workload.CODER, workload.Load(4, 8, 200, 128))}))
-
-
-# Returns a contestant that does the work of a request.
-AskPeer = Callable[[Mapping], Callable[[], float]]
-
-
-def sampling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
-  """Prompts to completions and log-probabilities; then decoding alone."""
-  cases = []
-  for load in sizes.sampling:
-    sample = ours.Sampling(ours.sampled_model(sizes.config), load)
-    cases.append(Case(
-        str(load), _contestants(sample, peers, workload.request(
-            'sample', [load], sizes.config)),
-        counts={'tokens': load.completion_tokens,
-                **workload.sampling_work(sizes.config, load)}))
-    new = load.new_tokens - sample.done
-    cases.append(Case(
-        f'decoding alone, the last {new} tokens of {load}',
-        {OURS: sample.decode},
-        counts={'tokens': load.num_prompts * load.group_size * new,
-                **workload.sampling_work(sizes.config, load, sample.done)}))
-  return cases
-
-
-def step(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
-  """A GRPO step: rollout, reward on the host, gradient, Adam."""
-  return [_step('GRPO step', sizes, peers, sizes.step, 1, _GRPO)]
-
-
-def magrpo_step(
-    sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
-  """A MAGRPO step of two agents: rollout, reward, gradients, AdamW."""
-  return [_step(
-      'MAGRPO step of 2 agents', sizes, peers, sizes.agent, 2, _MAGRPO)]
-
-
-def update(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
-  """Gradient and Adam of one batch."""
-  del peers
-  trained = ours.Step(sizes.config, sizes.step, 1, _GRPO)
-  groups = trained.rollout()
-  return [Case(
-      f'update, {sizes.step}', _contestants(lambda: trained.update(groups)),
-      counts={'tokens': sizes.step.completion_tokens,
-              **workload.update_work(sizes.config, sizes.step)})]
-
-
-def real_size(
-    sizes: Sizes, peers: Mapping[str, AskPeer]) -> Iterator[Case]:
-  """Sampling, and gradient and Adam of an adapter; holds a model at a time."""
-  dtype = model.fastest_dtype(jax.default_backend())
-
-  def sample(config, load):
-    return ours.Sampling(ours.sampled_model(config, dtype), load)
-
-  def update(config, load):
-    trained = ours.Step(config, load, 1, _MAGRPO, dtype, lora=_ADAPTER)
-    return functools.partial(trained.update, trained.rollout())
-
-  for name, (config, load) in sizes.real_size.items():
-    for what, make, title in (
-        ('sample', sample, 'sampling'),
-        ('update', update, 'update of an adapter')):
-      request = workload.request(what, [load], config) | {'dtype': dtype}
-      yield Case(
-          f'{name}, {title}, {load}',
-          _contestants(make(config, load), peers, request),
-          counts={'tokens': load.completion_tokens})
-
-
-def scaling(sizes: Sizes, peers: Mapping[str, AskPeer]) -> list[Case]:
-  """Sampling over group size, prompt and new tokens; steps over agents.
-
-  Agents share the devices equally, or take turns if there are fewer devices
-  than agents.
-  """
-  del peers
-  return [
-      Case(
-          str(load), _contestants(
-              ours.Sampling(ours.sampled_model(sizes.config), load)),
-          counts={'tokens': load.completion_tokens})
-      for load in sizes.scaling
-  ] + [
-      _step(f'GRPO step, agents: {agents}', sizes, {}, sizes.step, agents,
-            _GRPO)
-      for agents in sizes.agents]
-
-
-# Name -> function that makes its cases.
-BENCHMARKS = {
-    'sampling': sampling, 'step': step, 'magrpo_step': magrpo_step,
-    'update': update, 'scaling': scaling, 'real_size': real_size,
-}
-
-
-def _step(name, sizes, peers, load, num_agents, run_config):
-  return Case(
-      f'{name}, {load}',
-      _contestants(
-          ours.Step(sizes.config, load, num_agents, run_config), peers,
-          workload.request('step', [load] * num_agents, sizes.config)),
-      counts={'tokens': num_agents * load.completion_tokens})
-
-
-def _contestants(function, peers=(), request=None):
-  """Our function and the running peers as contestants."""
-  return {OURS: timed(function)} | {
-      name: peers[name](request) for name in peers}
-
-
-# Peers and the command.
+          timespec='seconds')}
 
 
 class Peer(contextlib.AbstractContextManager):
@@ -336,7 +183,7 @@ class Peer(contextlib.AbstractContextManager):
       if reply.startswith('{"seconds"'):  # Libraries print too.
         return json.loads(reply)['seconds']
     self._log.seek(0)
-    raise RuntimeError(
+    raise ChildProcessError(
         f'The peer {self._name} exited without a reply; last output:\n'
         + ''.join(self._log.readlines()[-20:]))
 
@@ -367,7 +214,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks.run', description=__doc__,
       formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('name', metavar='NAME', choices=BENCHMARKS)
+  parser.add_argument('name', metavar='NAME', choices=cases_lib.BENCHMARKS)
   for peer in PEERS:
     parser.add_argument(f'--{peer}', default='', metavar='PYTHON')
   parser.add_argument('--checkout', type=pathlib.Path, metavar='FOLDER')
@@ -382,39 +229,44 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   return args
 
 
-def run(args: argparse.Namespace, sizes: Sizes) -> dict:
-  """Runs and prints a benchmark and returns its result."""
-  load_before = os.getloadavg()[0]
-  with contextlib.ExitStack() as stack:
-    peers = {
-        name: stack.enter_context(Peer(name, os.path.abspath(python)))
-        for name in PEERS if (python := getattr(args, name))}
-    cases = BENCHMARKS[args.name](
-        sizes, {name: peer.contestant for name, peer in peers.items()})
-    summaries = []
-    for case in cases:
-      summaries.append(summarise(case, measure(case, args.repeats)))
-      print(describe(summaries[-1]), flush=True)
-      del case  # The next one may need the memory.
-  command = ['python -m benchmarks.run', args.name, f'--repeats {args.repeats}']
+def run(
+    name: str, repeats: int, peers: Mapping[str, Peer],
+    out: pathlib.Path) -> bool:
+  """Runs and prints a benchmark; returns whether all cases succeeded.
+
+  Each result is stored as soon as it is known.
+  """
+  command = ['python -m benchmarks.run', name, f'--repeats {repeats}']
+  cases = list(cases_lib.BENCHMARKS[name]())
+  records = [{'name': case.name, 'error': NOT_REACHED} for case in cases]
   result = {
-      'benchmark': args.name,
-      'command': ' '.join([*command, *(f'--{name} PYTHON' for name in peers)]),
-      'repeats': args.repeats, 'machine': describe_machine(),
-      'load_average': [load_before, os.getloadavg()[0]],
+      'benchmark': name,
+      'command': ' '.join([*command, *(f'--{peer} PYTHON' for peer in peers)]),
+      'repeats': repeats, 'machine': describe_machine(),
       'peers': {name: peer.versions for name, peer in peers.items()},
-      'cases': summaries}
-  print(f'\n{args.name}: {args.repeats} repeats, load average before and after '
-        f'{result["load_average"]}')
-  return result
+      'cases': records}
+  out.mkdir(parents=True, exist_ok=True)
+  write(out / f'{name}.json', result)
+  for case, record in zip(cases, records):
+    try:
+      record |= measure(case, repeats, peers)
+      del record['error']
+    except (errors.UserError, RuntimeError) as error:  # The latter from XLA.
+      record['error'] = errors.one_line(error)
+    print(f'{case.name}: {describe(record)}', flush=True)
+    write(out / f'{name}.json', result)
+  return not any('error' in record for record in records)
+
+
+def write(path: pathlib.Path, result: Mapping[str, Any]) -> None:
+  files.write_whole(path, json.dumps(result, indent=2) + '\n')
 
 
 def compare(name: str, checkout: pathlib.Path, repeats: int) -> None:
   """Runs a benchmark here and in `checkout` in turn and prints the ratios."""
   best = {}  # Case -> seconds here and there.
-  folders = (pathlib.Path.cwd(), checkout)
   for _ in range(repeats):
-    for index, folder in enumerate(folders):
+    for index, folder in enumerate((pathlib.Path.cwd(), checkout)):
       with tempfile.TemporaryDirectory() as out:
         subprocess.run(
             [sys.executable, '-m', 'benchmarks.run', name, '--repeats', '3',
@@ -432,19 +284,20 @@ def compare(name: str, checkout: pathlib.Path, repeats: int) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
+  """Returns the exit status: 1 if a case failed, 2 for an unusable option."""
   args = parse(argv)
-  try:
-    if args.checkout:
-      compare(args.name, args.checkout, args.repeats)
-      return 0
-    result = run(args, Sizes())
-  except errors.UserError as error:
-    print(f'error: {error}', file=sys.stderr)
-    return 2
-  args.out.mkdir(parents=True, exist_ok=True)
-  (args.out / f'{args.name}.json').write_text(
-      json.dumps(result, indent=2) + '\n')
-  return 0
+  if args.checkout:
+    compare(args.name, args.checkout, args.repeats)
+    return 0
+  with contextlib.ExitStack() as stack:
+    try:
+      peers = {
+          name: stack.enter_context(Peer(name, os.path.abspath(python)))
+          for name in PEERS if (python := getattr(args, name))}
+    except errors.UserError as error:
+      print(f'error: {error}', file=sys.stderr)
+      return 2
+    return int(not run(args.name, args.repeats, peers, args.out))
 
 
 if __name__ == '__main__':

@@ -48,7 +48,8 @@ _KINDS = (
 
 
 def measure(
-    server: sandbox.SandboxServer, num: int, rounds: int) -> dict[str, Any]:
+    server: sandbox.SandboxServer, num: int,
+    rounds: int) -> dict[str, list[float]]:
   """Programs per second of each round, by kind."""
   rates = {'plain': [], 'packages': []}
   with futures.ThreadPoolExecutor(server.num_slots) as pool:

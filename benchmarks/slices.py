@@ -1,16 +1,18 @@
 """Which runs of Qwen3 fit which TPU slices and GPUs: a table of compile checks.
 
-  python -m benchmarks.slices --out benchmarks/results/slices.json
+  python -m benchmarks.slices [CONFIG]
 
 A cell is the result of `--mode compile_check` for one config: `configs/pod.py`
 with each size, policies and slice, and the configs that help texts and docs
 name. Each cell runs in a new process and takes two to six minutes of a core.
-Existing cells are kept, so the command resumes. It needs the extras `compile`
-and `gpu`, in separate environments.
+Existing cells are kept, so the command resumes. With CONFIG, such as
+configs/pod.py:size=1.7b,topology=v5litepod-16, it checks and prints only this
+cell. It needs the extras `compile` and `gpu`, in separate environments.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 import datetime
 import importlib
@@ -21,10 +23,6 @@ import pathlib
 import subprocess
 import sys
 from typing import Any
-
-from absl import app
-from absl import flags
-import ml_collections
 
 from atgrpo_jax.compile_check import report
 
@@ -39,22 +37,9 @@ EXAMPLES = (
     'configs/writing.py:kind=tldr,size=1.7b,topology=v5e:2x4',
     'configs/functions.py:size=1.7b,topology=v5e:2x4')
 
-_OUT = flags.DEFINE_string(
-    'out', 'benchmarks/results/slices.json', 'File of the cells.')
-_CELL = flags.DEFINE_string(
-    'cell', '', 'Check only this config, such as '
-    'configs/pod.py:size=1.7b,topology=v5litepod-16, and print the result.')
+_OUT = pathlib.Path('benchmarks/results/slices.json')
 
 Cell = dict[str, Any]
-
-
-def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError(f'Expected only flags, but got {argv[1:]}.')
-  if _CELL.value:
-    print(json.dumps(check(_CELL.value)))
-  else:
-    print(table(complete(pathlib.Path(_OUT.value))))
 
 
 def pod(size: str, policies: str, slice_name: str) -> str:
@@ -63,35 +48,28 @@ def pod(size: str, policies: str, slice_name: str) -> str:
       f'configs/pod.py:size={size},policies={policies},topology={slice_name}')
 
 
-def complete(out: pathlib.Path) -> dict[str, Cell]:
-  """Checks the configs that `out` lacks and adds each to the file."""
-  cells = json.loads(out.read_text()) if out.exists() else {}
+def complete() -> dict[str, Cell]:
+  """Checks the configs that the file lacks and adds each to it."""
+  cells = json.loads(_OUT.read_text())
   configs = [
       pod(size, policies, name)
       for policies, size, name in itertools.product(POLICIES, SIZES, SLICES)]
   for key in (*EXAMPLES, *configs):
-    if key in cells:
-      continue
-    print(f'{key} ...', flush=True)
-    output = subprocess.run(
-        [sys.executable, '-m', 'benchmarks.slices', f'--cell={key}'],
-        check=True, text=True, stdout=subprocess.PIPE).stdout
-    cells[key] = json.loads(output.splitlines()[-1])
-    out.write_text(json.dumps(cells, indent=1) + '\n')
+    if key not in cells:
+      print(f'{key} ...', flush=True)
+      output = subprocess.run(
+          [sys.executable, '-m', 'benchmarks.slices', key], check=True,
+          text=True, stdout=subprocess.PIPE).stdout
+      cells[key] = json.loads(output.splitlines()[-1])
+      _OUT.write_text(json.dumps(cells, indent=1) + '\n')
   return cells
-
-
-def config_of(key: str) -> ml_collections.ConfigDict:
-  """The config that `--config` loads for a key."""
-  path, _, arg = key.partition(':')
-  module = importlib.import_module(
-      path.removesuffix('.py').replace('/', '.'))
-  return module.get_config(arg)
 
 
 def check(key: str) -> Cell:
   """One cell: the verdict, the mesh, spare memory and the predicted step."""
-  config = config_of(key)
+  path, _, arg = key.partition(':')
+  config = importlib.import_module(
+      path.removesuffix('.py').replace('/', '.')).get_config(arg)
   packages = ['jax', 'jaxlib', *(
       ['jax-cuda13-plugin', 'nvidia-cudnn-cu13']
       if config.compile_check.topology.startswith('h100') else ['libtpu'])]
@@ -120,5 +98,14 @@ def table(cells: Mapping[str, Cell]) -> str:
   return '\n'.join(f'| {" | ".join(row)} |' for row in rows)
 
 
+def main() -> None:
+  parser = argparse.ArgumentParser(
+      prog='python -m benchmarks.slices', description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('config', metavar='CONFIG', nargs='?')
+  config = parser.parse_args().config
+  print(json.dumps(check(config)) if config else table(complete()))
+
+
 if __name__ == '__main__':
-  app.run(main)
+  main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 
 from atgrpo_jax import model
@@ -60,10 +61,12 @@ def prompts(load: Load, config: model.ModelConfig, seed: int) -> np.ndarray:
 
 
 def request(
-    what: str, loads: Sequence[Load], config: model.ModelConfig) -> dict:
+    what: str, loads: Sequence[Load], config: model.ModelConfig,
+    dtype: str) -> dict:
   """A request to a peer, with a `config.json` and one load per agent."""
   return {
       'work': what, 'model': config_lib.to_hf(config, 'float32'),
+      'dtype': dtype,
       'loads': [dataclasses.asdict(load) for load in loads]}
 
 
@@ -95,17 +98,16 @@ def forward_flops(config: model.ModelConfig, load: Load) -> float:
 
 def sampling_work(
     config: model.ModelConfig, load: Load, done: int = 0,
-    itemsize: int = 4) -> dict[str, float]:
+    dtype: str = 'float32') -> dict[str, float]:
   """The work after the first `done` tokens of each candidate.
 
   Each new token reads the weights and the cache once. The group shares one read
-  of its prompt's keys and values. A number has `itemsize` bytes.
+  of its prompt's keys and values.
   """
   if done:
     total, before = (
         sampling_work(
-            config, dataclasses.replace(load, new_tokens=new),
-            itemsize=itemsize)
+            config, dataclasses.replace(load, new_tokens=new), dtype=dtype)
         for new in (load.new_tokens, done))
     return {unit: total[unit] - before[unit] for unit in total}
   prefix, new = load.prompt_length - 1, load.new_tokens
@@ -113,7 +115,8 @@ def sampling_work(
   cached = load.num_prompts * (
       new * prefix + load.group_size * new * (new + 1) / 2)
   num_floats = new * num_weights(config) + position * cached
-  return _work(forward_flops(config, load), itemsize * num_floats)
+  return _work(
+      forward_flops(config, load), jnp.dtype(dtype).itemsize * num_floats)
 
 
 def update_work(config: model.ModelConfig, load: Load) -> dict[str, float]:

@@ -24,7 +24,7 @@ def test_smallest_cell_is_reproduced():
     pytest.skip('libtpu is not installed: install the extra `compile`')
   key = slices.pod('0.6b', 'lora_per_role', 'v5litepod-8')
   found = subprocess.run(
-      [sys.executable, '-m', 'benchmarks.slices', f'--cell={key}'],
+      [sys.executable, '-m', 'benchmarks.slices', key],
       cwd=checkout.ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout
   cell, stored = json.loads(found.splitlines()[-1]), CELLS[key]
   for name in ('fits', 'mesh', 'groups', 'largest'):

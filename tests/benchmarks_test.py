@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax import model
+from benchmarks import cases
 from benchmarks import run
 from benchmarks import sandbox
 from benchmarks import workload
@@ -14,10 +16,9 @@ from tests.rl import tiny
 
 _LOAD = workload.Load(2, 2, 5, 3)
 _LONG = workload.Load(2, 2, 5, 18)  # More than a chunk.
-_SIZES = run.Sizes(
+_SIZES = cases.Sizes(
     config=tiny.CONFIG, sampling=(_LONG,), step=_LOAD, agent=_LOAD,
-    scaling=(_LOAD,), agents=(1, 2), real_size={
-        'tiny': (tiny.CONFIG, _LOAD)})
+    scaling=(_LOAD,), agents=(1, 2), real_size=(('tiny', tiny.CONFIG, _LOAD),))
 
 _FAKE_PEER = '''
 import sys
@@ -31,7 +32,7 @@ for line in sys.stdin:
 
 @pytest.fixture(autouse=True)
 def tiny_sizes(monkeypatch):
-  monkeypatch.setattr(run, 'Sizes', lambda: _SIZES)
+  monkeypatch.setattr(cases, 'SIZES', _SIZES)
 
 
 def test_lower_bounds_by_hand():
@@ -59,7 +60,9 @@ def test_lower_bounds_by_hand():
     assert found == pytest.approx({'GFLOP': flops / 1e9, 'GB': num_bytes / 1e9})
 
 
-@pytest.mark.parametrize('name', run.BENCHMARKS)
+@pytest.mark.parametrize('name', [
+    *(name for name in cases.BENCHMARKS if name not in cases.ACCELERATOR),
+    'compute_0.6b'])
 def test_every_benchmark_writes_a_result(name, tmp_path, capsys):
   assert run.main([name, '--repeats', '2', '--out', str(tmp_path)]) == 0
   result = json.loads((tmp_path / f'{name}.json').read_text())
@@ -71,6 +74,24 @@ def test_every_benchmark_writes_a_result(name, tmp_path, capsys):
     assert len(row['seconds']) == 2 and min(row['seconds']) == row['best']
   if name in ('sampling', 'update'):
     assert row['per_second'].keys() == {'tokens', 'GFLOP', 'GB'}
+
+
+def test_other_cases_survive_a_failure(tmp_path, monkeypatch):
+  def refuse():
+    raise errors.UserError('no folder')
+
+  def fill():
+    raise RuntimeError('RESOURCE_EXHAUSTED: no memory')
+
+  functions = lambda: {'tokens': 2.0}, refuse, fill, lambda: {'tokens': 2.0}
+  monkeypatch.setitem(cases.BENCHMARKS, 'step', lambda: [
+      cases.Check(str(i), function) for i, function in enumerate(functions)])
+  assert run.main(['step', '--out', str(tmp_path)]) == 1
+  result = json.loads((tmp_path / 'step.json').read_text())
+  assert [case.get('error', '') for case in result['cases']] == [
+      '', 'UserError: no folder',
+      'RuntimeError: RESOURCE_EXHAUSTED: no memory', '']
+  assert result['cases'][3]['values'] == {'tokens': 2.0}
 
 
 def test_peer_receives_the_request(tmp_path, monkeypatch):
@@ -91,7 +112,7 @@ def test_peer_receives_the_request(tmp_path, monkeypatch):
   result = json.loads(text)
   assert result['peers']['comlrl'].keys() == {'numpy'}
   case, = result['cases']
-  assert case['contestants']['comlrl']['median'] == 2.5
+  assert case['contestants']['comlrl']['best'] == 2.5
 
 
 def test_missing_peer_is_refused(capsys):
