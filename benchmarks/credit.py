@@ -1,14 +1,14 @@
 """Measures the advantages of each algorithm against exact ones.
 
-  python -m benchmarks.credit [--turns T,T] [--group_size K,K]
-      [--team at_once] [--reward outcome] [--boost] [--chain] [--stop]
+  python -m benchmarks.credit [--turns T] [--group_size K] [--team at_once]
+      [--reward outcome] [--boost] [--chain] [--stop]
       [--odds N] [--calls N] [--rollouts N] [--switch KEY=VALUE ...]
       [--out FILE]
 
 The game is `environments.relay`, where every true value is known. Policies are
-tables; rollouts and advantages are those of training. For each number of turns
-T, group size K and method the command prints these numbers and writes them to
-FILE (benchmarks/results/credit.json):
+tables; rollouts and advantages are those of training. For each method the
+command prints these numbers and writes them to FILE
+(benchmarks/results/credit.json):
 
   calls       candidates that one rollout of all tasks samples
   bias        root mean square, over visited prompts and candidates, of the mean
@@ -31,7 +31,7 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import gc
@@ -65,117 +65,97 @@ SWITCHES = [
     if field.name != 'group_size']
 # Row -> key of `common.SYSTEMS`.
 RIVALS = {'GiGPO': 'gigpo', 'HGPO': 'hgpo', 'MT-GRPO': 'mt_grpo'}
-CRITICS = {'IAC': 'independent', 'MAAC': 'central'}
-# Baseline without and with a value critic.
-BASELINE, CRITIC_BASELINE = 'leave_one_out', 'critic'
+CRITICS = {'IAC': common.IAC, 'MAAC': common.MAAC}
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """A rollout and a baseline."""
+  """How tasks are played and credit is assigned."""
 
   name: str  # Row of the table.
-  rollout: spec_lib.RolloutSpec  # How tasks are played.
-  group_key: tuple[str, ...]  # Which candidates share a baseline.
-  critic: spec_lib.CriticSpec | None = None  # None without a critic.
-  # The critic knows the true mean returns instead of learning them.
-  exact: bool = False
+  rollout: spec_lib.RolloutSpec
+  advantage: spec_lib.AdvantageSpec
+  critic: spec_lib.CriticSpec | None  # None without a critic.
   # 'mixed', one gradient of all candidates, or 'last_turn', one gradient per
   # turn.
   update_order: str = 'mixed'
-  extra_terms: tuple = ()  # Of `AdvantageSpec`.
-  combination: str = 'sum'
-  baseline: str = BASELINE  # Without a critic.
+  # The critic knows the true mean returns instead of learning them.
+  exact: bool = False
   # An action has the sum of the advantages from its step to the end of its
   # episode. Only for independent episodes whose roles act in sequence.
   sums_later: bool = False
-  scale: str = 'none'
-
-  def __post_init__(self):
-    if self.critic:
-      spec_lib.check_critic(self.critic, self.rollout, self.advantage)
-
-  @property
-  def advantage(self) -> spec_lib.AdvantageSpec:
-    return spec_lib.AdvantageSpec(
-        self.group_key, scale=self.scale,
-        baseline=CRITIC_BASELINE if self.critic else self.baseline,
-        extra_terms=self.extra_terms, combination=self.combination)
 
   @property
   def num_estimates(self) -> float:
     """Number of estimates of the advantage that are added up."""
-    if self.combination == 'mean':
+    if self.advantage.combination == 'mean':
       return 1.0
-    return 1.0 + sum(weight for _, _, weight in self.extra_terms)
+    return 1.0 + sum(weight for *_, weight in self.advantage.extra_terms)
 
 
-def rollout_spec(**switches) -> spec_lib.RolloutSpec:
-  """The rollout of the default config, with changes."""
-  return dataclasses.replace(settings.rollout_spec(_CONFIG), **switches)
-
-
-def switched(
-    name: str, group_size: int, switches: Mapping[str, Any]) -> Method:
+def make_method(
+    name: str, group_size: int, switches: Mapping[str, Any],
+    **fields) -> Method:
   """AT-GRPO with keys of the config changed."""
   config = _CONFIG.copy_and_resolve_references()
   config.update_from_flattened_dict({
-      'advantage.baseline': BASELINE, 'advantage.scale': 'none',
+      'advantage.baseline': 'leave_one_out', 'advantage.scale': 'none',
       **switches, 'rollout.group_size': group_size})
-  return Method(name, settings.rollout_spec(config), **config.advantage)
+  rollout = settings.rollout_spec(config)
+  advantage = spec_lib.AdvantageSpec(**config.advantage)
+  critic = spec_lib.CriticSpec(**config.critic)
+  spec_lib.check_critic(critic, rollout, advantage)
+  return Method(
+      name, rollout, advantage, None if critic.kind == 'none' else critic,
+      **fields)
 
 
 def methods(group_size: int) -> list[Method]:
   """All valid modes, selections, return types and critics."""
   found = []
+  turn = 'env', 'agent', 'turn'
 
-  def add(name, group_key, critic=None, exact=False, update_order='mixed',
-          **switches):
-    found.append(Method(
-        name, rollout_spec(group_size=group_size, **switches), group_key,
-        critic, exact, update_order))
+  def add(name, group_key, switches=(), fields=(), **rollout):
+    found.append(make_method(name, group_size, {
+        'advantage.group_key': group_key, **dict(switches),
+        **{f'rollout.{key}': value for key, value in rollout.items()}},
+        **dict(fields)))
 
   selections = spec_lib.SELECTIONS['tree']
   for selection in selections:
-    add(f'tree, immediate, {selection}', ('env', 'agent', 'turn'),
-        selection=selection)
+    add(f'tree, immediate, {selection}', turn, selection=selection)
   for selection, num in itertools.product(selections, (1, 4)):
-    add(f'tree, monte_carlo {num}, {selection}', ('env', 'agent', 'turn'),
-        selection=selection, return_type='monte_carlo', num_continuations=num)
-  add('tree, monte_carlo 1 to the next phase, greedy',
-      ('env', 'agent', 'turn'), selection='greedy', return_type='monte_carlo',
-      num_continuations=1, continuation_phases=1)
+    add(f'tree, monte_carlo {num}, {selection}', turn, selection=selection,
+        return_type='monte_carlo', num_continuations=num)
+  add('tree, monte_carlo 1 to the next phase, greedy', turn,
+      return_type='monte_carlo', num_continuations=1, continuation_phases=1)
   for return_type, group_key in (
       ('episode_return', ('env',)), ('episode_return', ('env', 'agent')),
-      ('immediate', ('env', 'agent', 'turn')),
-      ('return_to_go', ('env', 'agent', 'turn')),
-      ('episode_return', ('env', 'agent', 'turn'))):
+      ('immediate', turn), ('return_to_go', turn), ('episode_return', turn)):
     add(f'parallel, {return_type}, {"+".join(group_key)}', group_key,
         mode='parallel', selection='all', return_type=return_type)
-  add('parallel, sum of later immediate', ('env', 'agent', 'turn'),
+  add('parallel, sum of later immediate', turn, fields={'sums_later': True},
       mode='parallel', selection='all', return_type='immediate')
-  found[-1] = dataclasses.replace(found[-1], sums_later=True)
   for name, system in RIVALS.items():
-    found.append(switched(name, group_size, common.SYSTEMS[system]))
-  branch = ('env', 'agent', 'turn', 'branch')
+    found.append(make_method(name, group_size, common.SYSTEMS[system]))
+  branch = *turn, 'branch'
   for update_order, suffix in (
       ('mixed', ''), ('last_turn', ', an update for each turn')):
-    add(f'joint, return_to_go, all{suffix}', branch, mode='joint',
-        selection='all', return_type='return_to_go', update_order=update_order)
+    add(f'joint, return_to_go, all{suffix}', branch,
+        fields={'update_order': update_order}, mode='joint', selection='all',
+        return_type='return_to_go')
   for selection in ('team_greedy', 'uniform', 'first'):
     add(f'joint, immediate, {selection}', branch, mode='joint',
         selection=selection, return_type='immediate')
   for name, (gae_lambda, selection), kind in itertools.product(
       CRITICS, [(0.0, 'first'), (GAE_LAMBDA, 'first'), (GAE_LAMBDA, 'all')],
       ['exact', 'learned']):
-    critic = dataclasses.replace(
-        spec_lib.CriticSpec(**_CONFIG.critic), kind=CRITICS[name],
-        gae_lambda=gae_lambda)
     # The group key of a value critic only selects what is scaled together.
     add(f'{name}, lambda {gae_lambda:g}, {kind}, {selection}',
-        ('agent', 'turn'), critic, kind == 'exact',
-        'last_turn' if selection == 'all' else 'mixed', mode='joint',
-        selection=selection, return_type='bootstrapped')
+        ('agent', 'turn'), {**CRITICS[name], 'critic.gae_lambda': gae_lambda}, {
+            'exact': kind == 'exact',
+            'update_order': 'last_turn' if selection == 'all' else 'mixed'},
+        mode='joint', selection=selection)
   return found
 
 
@@ -389,38 +369,23 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
   return np.mean(values), np.std(values, ddof=1) / math.sqrt(len(values))
 
 
-def playable(
-    environment: relay.Relay, compared: Sequence[Method]) -> list[Method]:
-  """The methods that can play a game; prints why others cannot."""
-  found = []
-  for method in compared:
-    try:
-      credit_lib.check(environment, method.rollout)
-      found.append(method)
-    except errors.UserError as error:
-      print(f'\nNo row: {method.name}. {error}')
-  return found
-
-
 def report(
-    laboratory: Laboratory, group_size: int, compared: Sequence[Method], *,
-    num_rollouts: int, num_calls: int) -> list[dict]:
-  """Measures and prints a row for each method."""
-  turns = laboratory.environment.max_turns
-  compared = playable(laboratory.environment, compared)
-  print(f'\nK = {group_size}, {laboratory.environment}\n\n'
-        f'| credit | calls | {" | ".join(COLUMNS)} |\n'
-        f'|---|---|{"---|" * len(COLUMNS)}')
-  rows = []
-  for method in compared:
-    row = {'method': method.name, 'turns': turns, 'group_size': group_size}
-    row |= laboratory.measure(
-        method, laboratory.halfway(), num_rollouts, num_calls)
-    print(f'| {method.name} | {row["calls"]} |', *(
-        f'{row[name]:.3f} ± {row[f"{name}_error"]:.3f} |' for name in COLUMNS),
-          flush=True)
-    rows.append(row)
-  return rows
+    laboratory: Laboratory, method: Method, num_rollouts: int,
+    num_calls: int) -> Iterator[dict]:
+  """Measures and prints the row of a method, if it can play the game."""
+  try:
+    credit_lib.check(laboratory.environment, method.rollout)
+  except errors.UserError as error:
+    print(f'No row: {method.name}. {error}', file=sys.stderr)
+    return
+  row = {
+      'method': method.name, 'turns': laboratory.environment.max_turns,
+      'group_size': method.rollout.group_size, **laboratory.measure(
+          method, laboratory.halfway(), num_rollouts, num_calls)}
+  print(f'| {method.name} | {row["calls"]} |', *(
+      f'{row[name]:.3f} ± {row[f"{name}_error"]:.3f} |' for name in COLUMNS),
+        flush=True)
+  yield row
 
 
 def switch(text: str) -> tuple[str, Any]:
@@ -439,39 +404,26 @@ def switch(text: str) -> tuple[str, Any]:
   return key, value
 
 
-def integers(text: str) -> list[int]:
-  """Integers separated by commas."""
-  return [int(part) for part in text.split(',')]
-
-
 def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks.credit', description=__doc__,
       formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument(
-      '--turns', type=integers, default=[4], metavar='T,T')
-  parser.add_argument(
-      '--group_size', type=integers, default=[4], metavar='K,K')
+  for name, kind, default, help_text in (
+      ('turns', int, 4, 'turns of an episode'),
+      ('group_size', int, 4, 'candidates of a prompt'),
+      ('odds', float, 2.0, 'N to 1 for the right letter'),
+      ('calls', int, 10_000, 'minimum number of sampled candidates'),
+      ('rollouts', int, 8, 'minimum number of measured rollouts')):
+    parser.add_argument(
+        f'--{name}', type=kind, default=default, metavar='N', help=help_text)
   parser.add_argument('--team', choices=list(relay.TEAMS), default='pair')
   parser.add_argument(
       '--reward', choices=list(relay.REWARDS), default='mixed')
-  parser.add_argument(
-      '--boost', action='store_true', help='whether runners may say +')
-  parser.add_argument(
-      '--chain', action='store_true',
-      help='whether the right letter depends on the last answer')
-  parser.add_argument(
-      '--stop', action='store_true',
-      help='whether runners may end the episode')
-  parser.add_argument(
-      '--odds', type=float, default=2.0, metavar='N',
-      help='N to 1 for the right letter')
-  parser.add_argument(
-      '--calls', type=int, default=10_000, metavar='N',
-      help='minimum number of sampled candidates')
-  parser.add_argument(
-      '--rollouts', type=int, default=8, metavar='N',
-      help='minimum number of measured rollouts')
+  for name, help_text in (
+      ('boost', 'whether runners may say +'),
+      ('chain', 'whether the right letter depends on the last answer'),
+      ('stop', 'whether runners may end the episode')):
+    parser.add_argument(f'--{name}', action='store_true', help=help_text)
   parser.add_argument(
       '--switch', type=switch, action='append', default=[],
       metavar='KEY=VALUE', help='of the config, without --config.')
@@ -486,47 +438,38 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   for name, min_value in (
       ('turns', 2 if args.team == 'at_once' else 1), ('group_size', 2),
       ('rollouts', 2)):
-    value = getattr(args, name)
-    if np.min(value) < min_value:
+    if (value := getattr(args, name)) < min_value:
       parser.error(f'--{name}={value}: expected at least {min_value}.')
   return args
 
 
-def chosen(switches: Mapping[str, Any], group_size: int) -> list[Method]:
-  """All methods, or AT-GRPO without and with the switches."""
-  if not switches:
-    return methods(group_size)
-  return [
-      switched('AT-GRPO', group_size, {}), switched(
-          ' '.join(f'{key}={value}' for key, value in switches.items()),
-          group_size, switches)]
-
-
 def main(argv: Sequence[str]) -> None:
   args = parse(argv)
-  switches, rows = dict(args.switch), []
-  for turns in args.turns:
-    laboratory = Laboratory(relay.make_environment(
-        team=args.team, max_turns=turns, reward=args.reward, sandbox=None,
-        boost=args.boost, chain=args.chain, stop=args.stop), args.odds)
-    for group_size in args.group_size:
-      rows += report(
-          laboratory, group_size, chosen(switches, group_size),
-          num_rollouts=args.rollouts, num_calls=args.calls)
+  switches = dict(args.switch)
+  # All methods, or AT-GRPO without and with the switches.
+  compared = methods(args.group_size) if not switches else [
+      make_method('AT-GRPO', args.group_size, {}), make_method(
+          ' '.join(f'{key}={value}' for key, value in switches.items()),
+          args.group_size, switches)]
+  laboratory = Laboratory(relay.make_environment(
+      team=args.team, max_turns=args.turns, reward=args.reward, sandbox=None,
+      boost=args.boost, chain=args.chain, stop=args.stop), args.odds)
+  print(f'K = {args.group_size}, {laboratory.environment}\n\n'
+        f'| credit | calls | {" | ".join(COLUMNS)} |\n'
+        f'|---|---|{"---|" * len(COLUMNS)}')
+  rows = [
+      row for method in compared
+      for row in report(laboratory, method, args.rollouts, args.calls)]
   if not args.out:
     return
-  settings = {name: x for name, x in vars(args).items() if name != 'out'}
-  method = chosen(switches, args.group_size[0])[-1]
   args.out.parent.mkdir(parents=True, exist_ok=True)
   args.out.write_text(json.dumps({
       'benchmark': 'credit',
       'command': ' '.join(['python -m benchmarks.credit', *argv]),
       'settings': {
-          **settings, 'baseline': BASELINE,
-          'baseline with a critic': CRITIC_BASELINE,
-          'critic_step_size': tabular.CRITIC_STEP_SIZE,
-          'rules': rules.digests(
-              spec_lib.rule_names(method.rollout, method.advantage))},
+          **{name: x for name, x in vars(args).items() if name != 'out'},
+          'rules': rules.digests(spec_lib.rule_names(
+              compared[-1].rollout, compared[-1].advantage))},
       'rows': rows}, indent=2) + '\n')
 
 

@@ -19,17 +19,16 @@ def make(turns, reward='mixed', team='pair', **options):
       team=team, max_turns=turns, reward=reward, sandbox=None, **options))
 
 
-def test_command_writes_a_row_per_method_and_group_size(tmp_path, capsys):
+def test_command_writes_a_row_per_method(tmp_path, capsys):
   path = tmp_path / 'new' / 'credit.json'
-  options = '--turns=1 --group_size=2,3 --reward=outcome --boost --calls=20'
+  options = '--turns=1 --group_size=3 --reward=outcome --boost --calls=20'
   credit.main([*options.split(), '--rollouts=2', '--out', str(path)])
   result = json.loads(path.read_text())
   assert options in result['command']
   assert result['settings'].items() >= {
-      'turns': [1], 'group_size': [2, 3], 'boost': True}.items()
-  assert [(row['group_size'], row['method']) for row in result['rows']] == [
-      (group_size, method.name) for group_size in (2, 3)
-      for method in credit.methods(group_size)]
+      'turns': 1, 'group_size': 3, 'boost': True}.items()
+  assert [row['method'] for row in result['rows']] == [
+      method.name for method in credit.methods(3)]
   printed = capsys.readouterr().out
   for row in result['rows']:
     assert row['rollouts'] == max(2, math.ceil(20 / row['calls']))
@@ -59,9 +58,9 @@ def test_jackknife_removes_the_bias_of_a_square():
 @pytest.mark.parametrize('method, calls', [
     (AT_GRPO, 4 * 4 * 4), (GRPO, 4 * 4 * 4),
     # Two continuations of each candidate, of 3, 2, 1 and no steps.
-    (credit.Method('', credit.rollout_spec(
-        group_size=4, return_type='monte_carlo', num_continuations=2),
-        ('env', 'agent', 'turn')), 4 * 4 * 4 + 4 * 4 * 2 * (3 + 2 + 1))])
+    (credit.make_method('', 4, {
+        'rollout.return_type': 'monte_carlo', 'rollout.num_continuations': 2}),
+     4 * 4 * 4 + 4 * 4 * 2 * (3 + 2 + 1))])
 def test_calls_are_counted(method, calls):
   laboratory = make(2)  # Four tasks, two roles, two turns.
   trees, counted = laboratory.rollout(
@@ -73,7 +72,7 @@ def test_calls_are_counted(method, calls):
 
 def test_a_switched_weight_of_the_team_reward_is_used():
   laboratory = make(2)
-  _, method = credit.chosen({'rollout.alpha': 0.0}, 4)
+  method = credit.make_method('', 4, {'rollout.alpha': 0.0})
   trees, _ = laboratory.rollout(
       method, laboratory.halfway(), seed=0, step=0)
   for found in credit.credits_of(trees):  # Only callers have local rewards.
