@@ -183,23 +183,20 @@ class Laboratory:
         key: index for index, key in enumerate(
             (prompt, answer) for prompt, answers in self.prompts.items()
             for answer in range(len(answers)))}
-
-  def halfway(self) -> dict[str, np.ndarray]:
-    """Logits that prefer the right letter of each prompt."""
-    return {
-        prompt: math.log(self.odds) * (np.array(answers) == (
-            relay.right_answer(prompt, self.environment.chain)))
+    # Prompt -> probabilities, which prefer the right letter.
+    self.policy = {
+        prompt: _softmax(math.log(self.odds) * (np.array(answers) == (
+            relay.right_answer(prompt, self.environment.chain))))
         for prompt, answers in self.prompts.items()}
 
   def rollout(
-      self, method: Method, logits: Mapping[str, np.ndarray], *,
-      seed: int, step: int,
+      self, method: Method, *, seed: int, step: int,
       critic: tabular.TabularCritic | None = None,
   ) -> tuple[list[tree_lib.Tree], int]:
     """A tree per task with advantages, and the number of candidates."""
     runner = tabular.make_runner(
-        self.environment, probabilities(logits), alpha=method.rollout.alpha,
-        seed=seed, step=step)
+        self.environment, self.policy, alpha=method.rollout.alpha, seed=seed,
+        step=step)
     trees = credit_lib.collect(
         runner, self.tasks, method.rollout, method.advantage,
         critic and critic.bind())
@@ -207,57 +204,54 @@ class Laboratory:
       trees = list(map(with_later_advantages, trees))
     return trees, runner.usage.model_calls
 
+  def rollouts(
+      self, method: Method, num_rollouts: int, num_calls: int, *, seed: int,
+      critic: tabular.TabularCritic | None,
+  ) -> Iterator[tuple[list[tree_lib.Tree], int]]:
+    """`num_rollouts`, or more until they have sampled `num_calls` candidates.
+    """
+    step = used = 0
+    while step < num_rollouts or used < num_calls:
+      trees, calls = self.rollout(method, seed=seed, step=step, critic=critic)
+      yield trees, calls
+      step, used = step + 1, used + calls
+
   def critic(
-      self, method: Method,
-      logits: Mapping[str, np.ndarray]) -> tabular.TabularCritic | None:
-    """The critic of a method before the first rollout."""
+      self, method: Method, num_rollouts: int = 0,
+      num_calls: int = 0) -> tabular.TabularCritic | None:
+    """An exact critic, or one that has learned from other rollouts."""
     if method.critic is None:
       return None
     critic = tabular.TabularCritic(
         self.environment, method.critic, method.rollout)
     if method.exact:
-      critic.set_exact(probabilities(logits))
-    return critic
-
-  def trained_critic(
-      self, method: Method, logits: Mapping[str, np.ndarray],
-      num_rollouts: int, num_calls: int) -> tabular.TabularCritic | None:
-    """A critic that has learned from other rollouts of the same policies."""
-    critic, step, used = self.critic(method, logits), 0, 0
-    while critic and not method.exact and (
-        step < num_rollouts or used < num_calls):
-      trees, calls = self.rollout(
-          method, logits, seed=1, step=step, critic=critic)
+      critic.set_exact(self.policy)
+      return critic
+    for trees, _ in self.rollouts(
+        method, num_rollouts, num_calls, seed=1, critic=critic):
       critic.learn(trees)
-      step, used = step + 1, used + calls
     return critic
 
   def measure(
-      self, method: Method, logits: Mapping[str, np.ndarray],
-      num_rollouts: int, num_calls: int = 0) -> dict[str, float]:
-    """Bias, deviation and cosines with errors; see the module docstring.
-
-    Uses `num_rollouts`, or more until they have sampled `num_calls` candidates.
-    """
-    policy = probabilities(logits)
-    values = relay.exact_values(self.environment, policy)
+      self, method: Method, num_rollouts: int,
+      num_calls: int = 0) -> dict[str, float]:
+    """Bias, deviation and cosines with errors; see the module docstring."""
+    values = relay.exact_values(self.environment, self.policy)
     true = self._flat(values.advantages)
-    exact = self._flat(values.gradient(policy))
-    critic = self.trained_critic(method, logits, num_rollouts, num_calls)
+    exact = self._flat(values.gradient(self.policy))
+    critic = self.critic(method, num_rollouts, num_calls)
     rollouts = []  # [4, N]: counts, sums, sums of squares and the gradient.
-    used = 0
-    while len(rollouts) < num_rollouts or used < num_calls:
-      trees, calls = self.rollout(
-          method, logits, seed=0, step=len(rollouts), critic=critic)
+    for trees, calls in self.rollouts(
+        method, num_rollouts, num_calls, seed=0, critic=critic):
       credits = credits_of(trees)
-      used += calls
       indices = [self.indices[x.prompt, x.answer] for x in credits]
       advantages = np.array(
           [x.advantage for x in credits]) / method.num_estimates
       rollouts.append([
           *(np.bincount(indices, advantages**power, len(self.indices))
             for power in range(3)),
-          self._flat(gradient(credits, policy, method.update_order))])
+          self._flat(gradient(credits, self.policy, method.update_order))])
+      measured = {'calls': calls, 'rollouts': len(rollouts)}
     rollouts = np.array(rollouts)
 
     def statistics(totals):
@@ -272,7 +266,6 @@ class Laboratory:
           cosine(slopes, exact)])
 
     bias, deviation, direction = zip(*jackknife(statistics, rollouts))
-    measured = {'calls': calls, 'rollouts': len(rollouts)}
     for name, (value, error) in {
         'bias': root(*bias), 'deviation': root(*deviation),
         'cosine': direction,
@@ -286,11 +279,9 @@ class Laboratory:
         for prompt, answers in self.prompts.items()])
 
 
-def probabilities(logits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Softmax of each prompt's logits."""
-  return {
-      prompt: np.exp(x - x.max()) / np.exp(x - x.max()).sum()
-      for prompt, x in logits.items()}
+def _softmax(logits: np.ndarray) -> np.ndarray:
+  weights = np.exp(logits - logits.max())
+  return weights / weights.sum()
 
 
 def with_later_advantages(tree: tree_lib.Tree) -> tree_lib.Tree:
@@ -381,7 +372,7 @@ def report(
   row = {
       'method': method.name, 'turns': laboratory.environment.max_turns,
       'group_size': method.rollout.group_size, **laboratory.measure(
-          method, laboratory.halfway(), num_rollouts, num_calls)}
+          method, num_rollouts, num_calls)}
   print(f'| {method.name} | {row["calls"]} |', *(
       f'{row[name]:.3f} ± {row[f"{name}_error"]:.3f} |' for name in COLUMNS),
         flush=True)

@@ -64,7 +64,7 @@ def test_jackknife_removes_the_bias_of_a_square():
 def test_calls_are_counted(method, calls):
   laboratory = make(2)  # Four tasks, two roles, two turns.
   trees, counted = laboratory.rollout(
-      method, laboratory.halfway(), seed=0, step=0)
+      method, seed=0, step=0)
   assert counted == calls
   # Continuations are not trained on.
   assert len(credit.credits_of(trees)) == 4 * 4 * 4
@@ -74,15 +74,15 @@ def test_a_switched_weight_of_the_team_reward_is_used():
   laboratory = make(2)
   method = credit.make_method('', 4, {'rollout.alpha': 0.0})
   trees, _ = laboratory.rollout(
-      method, laboratory.halfway(), seed=0, step=0)
+      method, seed=0, step=0)
   for found in credit.credits_of(trees):  # Only callers have local rewards.
     assert found.advantage == 0 or found.prompt.startswith('caller')
 
 
 def test_bias_of_one_turn_is_the_missing_credit_of_the_caller():
   laboratory = make(1, reward='outcome')
-  measured = laboratory.measure(AT_GRPO, laboratory.halfway(), 200)
-  policy = credit.probabilities(laboratory.halfway())
+  measured = laboratory.measure(AT_GRPO, 200)
+  policy = laboratory.policy
   exact = relay.exact_values(laboratory.environment, policy)
   # Only the caller's part of the gradient is missing.
   caller, runner = (
@@ -104,7 +104,7 @@ def test_bias_of_one_turn_is_the_missing_credit_of_the_caller():
 
   # Returns to go include the caller's part.
   method = METHODS['parallel, return_to_go, env+agent+turn']
-  whole = laboratory.measure(method, laboratory.halfway(), 100)
+  whole = laboratory.measure(method, 100)
   assert whole['cosine'] > 0.97 > measured['cosine']
 
 
@@ -115,7 +115,7 @@ def test_bias_of_one_turn_is_the_missing_credit_of_the_caller():
 def test_sums_of_later_advantages_are_biased_if_the_policy_ends_episodes(
     name, stop, is_biased):
   laboratory = make(2, reward='outcome', stop=stop)
-  measured = laboratory.measure(METHODS[name], laboratory.halfway(), 100)
+  measured = laboratory.measure(METHODS[name], 100)
   assert measured['bias_error'] < 0.02
   assert (measured['bias'] > 3 * measured['bias_error']) == is_biased
 
@@ -136,10 +136,9 @@ def test_gradient_by_hand():
 
 def test_all_branches_are_unbiased_but_weigh_late_turns_more():
   laboratory = make(2, reward='outcome', team='at_once')
-  logits = laboratory.halfway()
-  measured = laboratory.measure(METHODS['joint, return_to_go, all'], logits, 30)
+  measured = laboratory.measure(METHODS['joint, return_to_go, all'], 30)
   assert measured['bias'] < 2 * measured['bias_error']
-  policy = credit.probabilities(logits)
+  policy = laboratory.policy
   exact = relay.exact_values(laboratory.environment, policy).gradient(policy)
   weighed = {
       prompt: slope * {'0': 1, '1': 4}[prompt.split()[1]]
@@ -151,7 +150,7 @@ def test_all_branches_are_unbiased_but_weigh_late_turns_more():
   assert measured['cosine'] == pytest.approx(expected, abs=0.03)
   # With one update per turn, all turns have equal weight.
   measured = laboratory.measure(
-      METHODS['joint, return_to_go, all, an update for each turn'], logits, 30)
+      METHODS['joint, return_to_go, all, an update for each turn'], 30)
   assert measured['cosine'] > 0.97
 
 
@@ -165,9 +164,8 @@ def test_critic_learns_the_exact_values(name, team):
   method, learning = (
       METHODS[f'{name}, lambda 0, {kind}, first']
       for kind in ('exact', 'learned'))
-  logits = laboratory.halfway()
-  exact = laboratory.critic(method, logits)
-  learned = laboratory.trained_critic(learning, logits, 10, 0)
+  exact = laboratory.critic(method)
+  learned = laboratory.critic(learning, 10)
   known = np.array(list(exact.table.values()))
   found = np.array([learned.table.get(seen, 0.0) for seen in exact.table])
   assert np.linalg.norm(found - known) < 0.3 * np.linalg.norm(known)
@@ -176,9 +174,8 @@ def test_critic_learns_the_exact_values(name, team):
 @pytest.mark.parametrize('team, turns', [('pair', 1), ('at_once', 2)])
 def test_only_a_central_critic_sees_the_value_of_a_call(team, turns):
   laboratory = make(turns, reward='outcome', team=team)
-  logits = laboratory.halfway()
   iac, maac, blind = (
-      laboratory.measure(METHODS[name], logits, 30) for name in (
+      laboratory.measure(METHODS[name], 30) for name in (
           'IAC, lambda 0, exact, first', 'MAAC, lambda 0, exact, first',
           'joint, immediate, first'))
   assert maac['cosine'] > 0.97
