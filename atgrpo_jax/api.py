@@ -1,4 +1,4 @@
-"""The modes of a run, and sampling, from Python; see docs/library.md."""
+"""The modes of a run, and sampling, from Python; see docs/running.md."""
 
 from __future__ import annotations
 

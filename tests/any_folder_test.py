@@ -44,8 +44,8 @@ def test_shipped_models_are_found(tmp_path):
     assert folder.startswith('models/') and found == str(ROOT / folder)
 
 
-def test_example_of_the_library_page_runs(tmp_path):
-  page = (ROOT / 'docs/library.md').read_text()
+def test_python_example_of_the_docs_runs(tmp_path):
+  page = (ROOT / 'docs/running.md').read_text()
   start = page.index('    from atgrpo_jax import api\n')
   program = textwrap.dedent(page[start:page.index('\n|', start)])
   head, found, _ = program.partition('results = run.train()')
