@@ -42,7 +42,7 @@ PAGES = {
         *sorted((ROOT / 'models').glob('*/README.md')),
         *sorted((ROOT / 'docs').glob('*.md'))]}
 ALGORITHMS, SPEED = (
-    PAGES[f'docs/{name}.md'] for name in ('algorithms', 'speed'))
+    PAGES[f'docs/{name}.md'] for name in ('algorithms', 'hardware'))
 RESULTS = PAGES['docs/results.md']
 TABLES = ''.join(
     '\n' + (ROOT / f'paper/results/{scale}/tables.md').read_text()
@@ -69,9 +69,9 @@ _DEPOT = {
         'Depot: `boost`, 60k choices', 'Depot: `chain`, 12k choices'),
     'README.md': ('Depot: `chain`, 12k choices',)}
 
-# Contestant -> its name in docs/speed.md.
+# Contestant -> its name in docs/hardware.md.
 _OTHERS = {'tunix': 'tunix', 'comlrl': 'CoMLRL'}
-# Unit of a change in docs/speed.md -> case of `scaling`.
+# Unit of a change in docs/hardware.md -> case of `scaling`.
 _GROWS = {
     'candidates per prompt':
         '8 prompts x {} samples, prompt 1024, 64 new tokens',

@@ -17,7 +17,7 @@ from tests import checkout
 from tests import commands
 
 _NANO = checkout.ROOT / 'models' / 'nano'
-# The setting of docs/hardware.md for Qwen3-0.6B on a laptop.
+# Qwen3-0.6B on a laptop: docs/hardware.md has the time and memory.
 _OVERRIDES = {
     'policies': 'lora_per_role', 'sandbox.level': 'unsafe_rlimit',
     'environment.max_turns': 1, 'rollout.num_tasks': 1, 'rollout.group_size': 2,
