@@ -26,10 +26,6 @@ from benchmarks import sandbox
 from configs import common
 from configs import pod
 from configs import sudoku
-from paper import depot
-from paper import experiments
-from paper import records as records_lib
-from paper import rows as rows_lib
 from tests import checkout
 from tests import command_line
 from tests import specs
@@ -43,31 +39,38 @@ PAGES = {
         *sorted((ROOT / 'docs').glob('*.md'))]}
 ALGORITHMS, SPEED = (
     PAGES[f'docs/{name}.md'] for name in ('algorithms', 'hardware'))
-RESULTS = PAGES['docs/results.md']
 TABLES = ''.join(
     '\n' + (ROOT / f'paper/results/{scale}/tables.md').read_text()
     for scale in ('nano', '135m'))
 GAMES = ('Plan-Path', 'Sokoban', 'Sudoku')
-# First cell of a table in docs/results.md -> title of the stored table and its
+# First cell of a table of docs/results.md -> title of the stored table and its
 # columns in the other cells.
-_COMPARED = {
-    'Word problems': ('Word problems: problems', 'success %', 'minus AT-GRPO'),
+_RESULTS = {
+    'Word problems': (
+        'Word problems: problems',
+        '{success %} ({95 %}) | {seeds} | {minus AT-GRPO} | {p (Holm)}'),
     'Recipes of `contests`': (
-        'Recipes: problems', 'success %', 'minus AT-GRPO'),
+        'Recipes: problems',
+        '{success %} ({95 %}) | {seeds} | {minus AT-GRPO} | {p (Holm)}'),
     'Recipes of `functions`': (
-        'Recipes: functions', 'return %', 'minus MAGRPO', 'all tests %'),
-    'Posts': ('Posts: writing', 'return %', 'minus MAGRPO'),
+        'Recipes: functions',
+        '{return %} ({95 %}) | {seeds} | {minus MAGRPO} | {p (Holm)} | '
+        '{all tests %}'),
+    'Posts': (
+        'Posts: writing',
+        '{return %} ({95 %}) | {seeds} | {minus MAGRPO} | {p (Holm)}'),
     'Passages': (
-        'World Factbook: writing', 'return %',
-        'minus MAGRPO, all combinations'),
-}
-
-# Page -> titles of its tables of Depot.
+        'World Factbook: writing',
+        '{return %} ({95 %}) | {seeds} | {minus MAGRPO, all combinations} | '
+        '{p (Holm)}')}
+_OF_DEPOT = (
+    '{{seeds}} | {{low seeds}} | {{area %}} ({{95 % of the area}}) | '
+    '{{p (Holm) of the area}} | {{return at {0} %}} '
+    '({{95 % of the return at {0}}}) | {{p (Holm) of the return at {0}}}')
+# Title of a stored table of Depot -> choices of its return.
 _DEPOT = {
-    'docs/when_at_grpo.md': (
-        'Depot: `mixed`, 8k choices', 'Depot: `outcome`, 60k choices',
-        'Depot: `boost`, 60k choices', 'Depot: `chain`, 12k choices'),
-    'README.md': ('Depot: `chain`, 12k choices',)}
+    'Depot: `mixed`, 8k choices': '4k', 'Depot: `outcome`, 60k choices': '60k',
+    'Depot: `boost`, 60k choices': '60k', 'Depot: `chain`, 12k choices': '6k'}
 
 # Contestant -> its name in docs/hardware.md.
 _OTHERS = {'tunix': 'tunix', 'comlrl': 'CoMLRL'}
@@ -268,52 +271,31 @@ def stored_rows(title: str) -> list[dict[str, str]]:
   return [dict(zip(header, line, strict=True)) for line in lines]
 
 
-def game_lines() -> list[str]:
-  """The table of games: success in percent, intervals, number of seeds."""
-  lines = []
-  for rows_of_games in zip(
+def game_rows() -> Iterator[dict[str, str]]:
+  """The systems of all games; a column starts with the name of its game."""
+  for of_games in zip(
       *(stored_rows(f'{game}: systems') for game in GAMES), strict=True):
-    cells = [
-        f'{row["success %"]} ({row["95 %"]})'
-        for row in rows_of_games if row['success %']]
-    seeds, = {row['seeds'] for row in rows_of_games}
-    lines.append(f'| {" | ".join([rows_of_games[0][""], *cells, seeds])} |')
-  return lines
-
-
-def compared_lines(name: str) -> list[str]:
-  """A table in docs/results.md: score, interval, seeds, difference and p."""
-  title, score, difference, *others = _COMPARED[name]
-  return [
-      f'| {" | ".join(cells)} |' for cells in (
-          (row[''], f'{row[score]} ({row["95 %"]})', row['seeds'],
-           row[difference], row['p (Holm)'], *(row[x] for x in others))
-          for row in stored_rows(title))]
-
-
-def depot_lines(title: str) -> list[str]:
-  """A table of Depot: seeds, low ones, and measures with intervals and p."""
-  lines = []
-  for row in stored_rows(title):
-    cells = [row[''], row['seeds'], row['low seeds']]
-    for measure in (
-        name.removesuffix(' %') for name in row
-        if re.fullmatch('(area|return at .*) %', name)):
-      interval = row[f'95 % of the {measure}']
-      cells += [f'{row[f"{measure} %"]} ({interval})',
-                row[f'p (Holm) of the {measure}']]
-    lines.append(f'| {" | ".join(cells)} |')
-  return lines
+    if of_games[0]['success %']:
+      yield of_games[0] | {
+          f'{game} {column}': cell for game, row in zip(GAMES, of_games)
+          for column, cell in row.items()}
 
 
 def stored_tables() -> dict[tuple[str, str], list[str]]:
   """(page, first cell of a table) -> lines that it may have."""
-  results, depot_page = 'docs/results.md', 'docs/when_at_grpo.md'
-  return {(results, 'Games'): game_lines()} | {
-      (results, name): compared_lines(name) for name in _COMPARED} | {
-          (page, title.split(',')[0]): depot_lines(title)
-          for page in ('README.md', depot_page)
-          for title in _DEPOT[page]}
+  results, depot = 'docs/results.md', 'docs/when_at_grpo.md'
+  found = {
+      (results, name): (stored_rows(title), cells)
+      for name, (title, cells) in _RESULTS.items()}
+  found[results, 'Games'] = game_rows(), ' | '.join(
+      [*(f'{{{x} success %}} ({{{x} 95 %}})' for x in GAMES), '{seeds}'])
+  for title, choices in _DEPOT.items():
+    found[depot, title.split(',')[0]] = (
+        stored_rows(title), _OF_DEPOT.format(choices))
+  found['README.md', 'Depot: `chain`'] = found[depot, 'Depot: `chain`']
+  return {
+      key: [f'| {row[""]} | {cells.format_map(row)} |' for row in stored]
+      for key, (stored, cells) in found.items()}
 
 
 def test_tables_equal_the_stored_ones():
@@ -323,31 +305,13 @@ def test_tables_equal_the_stored_ones():
         f'{name}: copy the rows that `python -m tests.docs_test` prints.')
 
 
-def test_solved_games_hardly_correlate_between_seeds():
-  records = records_lib.read(ROOT / 'paper/results/nano')
-  correlations = []
-  for game in experiments.GAMES:
-    team = rows_lib.read_row(records, f'main/{game}/at_grpo', 'before')
-    pairs = np.corrcoef(team.successes)
-    correlations += [*pairs[np.triu_indices(len(pairs), 1)]]
-  low, high = (rows_lib.signed(f'{x:.2f}') for x in (
-      min(correlations), max(correlations)))
-  assert f'correlates at {low} to {high}' in ' '.join(RESULTS.split())
-
-
 def test_quoted_p_are_adjusted():
-  titles = {
-      'docs/results.md': [f'{game}: systems' for game in GAMES] + [
-          title for title, *_ in _COMPARED.values()],
-      'docs/when_at_grpo.md': (
-          *_DEPOT['docs/when_at_grpo.md'],
-          *(f'Depot: {table}, `mixed`, 8k choices' for table in depot.VARIANTS),
-          'Depot: roles, `outcome`, 60k choices')}
-  for page, titles_of_page in titles.items():
-    adjusted = [
-        float(p) for title in titles_of_page for row in stored_rows(title)
-        for name, p in row.items()
-        if name.startswith('p (Holm)') and p and '<' not in p]
+  titles = re.findall('^## (.*)$', TABLES, re.MULTILINE)
+  adjusted = [
+      float(p) for title in titles for row in stored_rows(title)
+      for name, p in row.items()
+      if name.startswith('p (Holm)') and p and '<' not in p]
+  for page in ('docs/results.md', 'docs/when_at_grpo.md'):
     quoted = re.findall(r'\bp (\d\.\d+)', ' '.join(PAGES[page].split()))
     assert quoted
     for shown in quoted:
