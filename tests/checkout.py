@@ -14,8 +14,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 OVERRIDE = """--config.dataset.train=it's  "a" $(false) *"""
 
 # Answers `-c` with the real Python, makes a .venv that holds this recorder,
-# runs the program `trainer` for atgrpo_jax.main if that exists, and accepts any
-# other call. Programs of the checkout must be started in it.
+# runs the program `trainer` for atgrpo_jax.main if that exists, fails in its
+# --check if the file `refuse` exists, and accepts any other call. Programs of
+# the checkout must be started in it.
 RECORDER = """#!/bin/sh
 case "$2" in
   *ensurepip*|*'import pip'*) echo {version} ;;
@@ -25,6 +26,7 @@ echo "$*" >> {calls}
 case "$2" in
   ruff|pytest|mkdocs|atgrpo_jax.main) [ -f setup.py ] || exit 9 ;;
 esac
+if [ "$3" = --check ] && [ -e {refuse} ]; then exit 2; fi
 if [ "$2" = atgrpo_jax.main ] && [ "$3" != --check ] && [ -e {trainer} ]; then
   shift 2
   exec {trainer} "$@"
@@ -47,9 +49,11 @@ class Checkout:
       shutil.copy(ROOT / name, self.root)
     self.folder = folder
     self._calls = folder / 'calls'
+    self.refuse = folder / 'refuse'
     self.python = self.write_python(RECORDER.format(
         python=shlex.quote(sys.executable),
         calls=shlex.quote(str(self._calls)),
+        refuse=shlex.quote(str(self.refuse)),
         trainer=shlex.quote(str(folder / 'bin/trainer')),
         version='%d.%d' % sys.version_info[:2]))
 

@@ -34,11 +34,31 @@ def checkout(tmp_path):
     ('gpu.sh', '--config configs/no.py:a --workdir w', ["'configs/no.py'"]),
     ('gpu.sh', f'--config {CONFIG} --workdir w --mode replay', ["'replay'"]),
     ('slurm.sh', f'--config {CONFIG} --workdir w --nodes 0', ["'0'"]),
+    ('gpu.sh', f'--config {CONFIG} --workdir gs:/b/x', ["'gs:/b/x'", 'gs://']),
+    ('slurm.sh', f'--config {CONFIG} --nodes 2 --workdir /tmp/x',
+     ["'/tmp/x'", 'gs://']),
+    ('tpu_pod.sh', f'--config {CONFIG} --name a --zone b --workdir runs/x',
+     ["'runs/x'", 'gs://']),
 ])
 def test_bad_options_are_refused(checkout, script, args, words):
   checkout_lib.assert_stops_with(
       checkout.run(script, *shlex.split(args)), *words)
   assert not (checkout.root / '.venv').exists()
+
+
+@pytest.mark.parametrize('script, options', [
+    ('gpu.sh', ()), ('slurm.sh', ('--nodes', '2')),
+    ('tpu_pod.sh', ('--name', 'pod', '--zone', 'us-west4-a'))])
+def test_nothing_starts_if_the_check_fails(checkout, script, options):
+  checkout.refuse.touch()
+  for name in ('gcloud', 'sbatch'):
+    checkout.write_program(name, "open('started', 'w').close()")
+  run = '--config', CONFIG, '--workdir', 'gs://bucket/x', '--', OVERRIDE
+  assert checkout.run(script, *options, *run).returncode == 2
+  assert checkout.calls()[-1] == (
+      '-m atgrpo_jax.main --check --workdir gs://bucket/x '
+      f'--config {CONFIG} --mode train {OVERRIDE}')
+  assert not list(checkout.folder.rglob('started'))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,22 @@ CASES = [
     (['--config=configs/none.py:debug'], ["'configs/none.py'"]),
     (['--config=configs/plan_path.py:size=3b'], ["size='3b'", '1.7b']),
     ([CONFIG, '--config.environment.program_slots=-1'], ['program_slots=-1']),
+    # Launch scripts check a run before they use a machine of the cloud.
+    (['--check', '--config=configs/pod.py:topology=v5e-16'],
+     ["'v5e-16'", "did you mean 'v5litepod-16'"]),
+    (['--check', CONFIG, '--config.optimiser.learning_rate=1e-6'],
+     ["'optimiser'", '"optimizer"']),
+    (['--check', CONFIG, '--config.optimizer.learning_rate=nan'],
+     ['learning_rate=nan']),
+    (['--check', CONFIG, '--config.policies=lora_per_role',
+      '--config.lora.rank=0'], ['rank=0']),
+    (['--check', CONFIG, '--config.sandbox.level=bwarp'],
+     ["sandbox.level='bwarp'", "'bwrap'"]),
 ]
+VALID = [
+    ['--check', '--config=configs/pod.py:topology=v5litepod-16'],
+    ['--check', '--config=configs/plan_path.py:size=1.7b', '--mode=evaluate',
+     '--checkpoint=best', '--config.policies=lora_per_role']]
 
 
 @pytest.fixture(scope='module')
@@ -36,10 +51,11 @@ def results(echo_folder, tmp_path_factory):
   folder = tmp_path_factory.mktemp('stderr')
   workdirs = tmp_path_factory.mktemp('workdirs')
   cases = []
-  for number, (argv, _) in enumerate(CASES):
+  for number, argv in enumerate([*(argv for argv, _ in CASES), *VALID]):
     argv = list(argv)
     if CONFIG in argv:
-      argv.insert(1, f'--config.model.folder={echo_folder}')
+      argv.insert(
+          argv.index(CONFIG) + 1, f'--config.model.folder={echo_folder}')
     if not any('workdir' in argument for argument in argv):
       argv.insert(0, f'--workdir={workdirs / str(number)}')
     cases.append(argv)
@@ -66,6 +82,11 @@ def test_mistake_is_one_line(number, results):
     assert words in message
   assert '\\n' not in message
   assert not (workdirs / str(number)).exists()
+
+
+def test_valid_launches_pass_the_check(results):
+  start = len(CASES)
+  assert results[0][start:start + len(VALID)] == [(0, '')] * len(VALID)
 
 
 def test_config_of_the_checkout_is_named_in_other_folders(
