@@ -120,12 +120,16 @@ def test_kill_during_a_save_leaves_the_previous_step(tmp_path):
   names = {path.name for path in tmp_path.iterdir()}
   assert '1' in names and '2' not in names
   assert any(name.startswith('2.') for name in names)
-  # This process reads what four have written.
-  restored = checkpoints.Checkpoints(tmp_path).restore(
-      _state(0, jax.devices()[:1]))
+  # This process reads what four have written. Only saving removes the rest.
+  saved = checkpoints.Checkpoints(tmp_path)
+  restored = saved.restore(_state(0, jax.devices()[:1]))
   assert restored.meta == {'step': 1}
+  assert {path.name for path in tmp_path.iterdir()} == names
   for name, value in (('first', 1), ('second', 2)):
     np.testing.assert_array_equal(restored.state[name], value)
+  saved.save(3, restored.state, {'step': 3})
+  saved.close()
+  assert {path.name for path in tmp_path.iterdir()} == {'1', '3'}
 
 
 if __name__ == '__main__':

@@ -176,9 +176,13 @@ def test_templates_that_drop_or_change_a_message_are_refused(copy):
           'loop.first': 'user', 'loop.last': 'user', 'not loop.last': 'user',
           "m.role != 'user' or loop.last": 'user'}.items()}
   refused |= {
-      _SHOW.replace('m.content', change): role for change, role in {
+      _SHOW.replace('m.content', f'({change})'): role for change, role in {
           'm.content | upper': 'system', 'm.content[:4]': 'system',
-          "''": 'user'}.items()}
+          "''": 'user',
+          # These change some contents only.
+          "m.content | replace('a ', 'the ')": 'system',
+          "'' if m.content == 'a text' and loop.first else m.content": 'system',
+      }.items()}
   for template, role in refused.items():
     path.write_text('{%- for m in messages %}' + template + _PROMPT)
     tokenizer = tokenizer_lib.Tokenizer(copy)
@@ -194,19 +198,6 @@ def test_template_that_does_not_end_is_refused(copy, monkeypatch):
       + _PROMPT)
   with pytest.raises(errors.UserError, match='did not render within 0.5 s'):
     tokenizer_lib.Tokenizer(copy)
-
-
-@pytest.mark.parametrize('shown', [
-    "m.content | replace('a ', 'the ')",
-    "'' if m.content == 'a text' and loop.first else m.content"])
-def test_templates_that_change_some_contents_are_refused(copy, shown):
-  (copy / 'chat_template.jinja').write_text(
-      '{%- for m in messages %}' + _SHOW.replace('m.content', f'({shown})')
-      + _PROMPT)
-  tokenizer = tokenizer_lib.Tokenizer(copy)
-  tokenizer.encode_prompt([{**message, 'content': 'x'} for message in CHAT])
-  with pytest.raises(errors.UserError, match="drops or changes.*'system'"):
-    tokenizer.encode_prompt(CHAT)
 
 
 # The form of Qwen3's template.

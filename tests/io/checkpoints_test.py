@@ -2,13 +2,11 @@
 
 import io
 import logging
-import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import time
 
 from absl import logging as absl_logging
 import jax
@@ -20,8 +18,7 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax.io import checkpoints
 from atgrpo_jax.learner import policy as policy_lib
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests import checkout
 
 
 def _policy(seed):
@@ -58,15 +55,6 @@ def _assert_same(restored, state):
   for x, y in zip(
       jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
     assert (x.shape, x.dtype, x.sharding) == (y.shape, y.dtype, y.sharding)
-
-
-def _start(function, *args, **env):
-  """Runs a function of this file in its own process."""
-  code = 'import runpy, sys; _, test, function, *args = sys.argv; '
-  code += 'runpy.run_path(test)[function](*args)'
-  return subprocess.Popen(
-      [sys.executable, '-c', code, __file__, function, *args], cwd=ROOT,
-      env=os.environ | env, stderr=subprocess.PIPE, text=True)
 
 
 def _names(directory):
@@ -220,28 +208,30 @@ def check_damages(source, run):
 def test_damage_to_any_file_is_detected_or_harmless(steps_5_and_10, tmp_path):
   # In a subprocess: after a failed read orbax abandons threads that fill
   # stderr until the process ends.
-  child = _start('check_damages', steps_5_and_10, tmp_path / 'run')
-  _, printed = child.communicate()
-  assert child.returncode == 0, printed
+  child = subprocess.run(
+      [sys.executable, '-m', 'tests.io.checkpoints_test', steps_5_and_10,
+       tmp_path / 'run'], cwd=checkout.ROOT, capture_output=True, text=True)
+  assert child.returncode == 0, child.stderr
 
 
-def test_renamed_leaf_is_damage(run, caplog):
+def _rename_leaf(run):
   path = run / '10/state/_METADATA'
   path.write_bytes(path.read_bytes().replace(
       b'"planner/params/w"', b'"planner/params/v"'))
-  # orbax alone would return the template of the missing leaf.
-  template = _abstract(_state(0))
-  assert checkpoints.Checkpoints(run).restore(template).step == 5
-  assert 'planner/params/w is missing; using step 5' in caplog.text
 
 
-def test_step_in_the_folder_of_another_is_damage(run, caplog):
-  (run / '10').rename(run / '12')
-  saved = checkpoints.Checkpoints(run)
-  assert saved.restore(_state(0)).step == 5
-  assert 'step 12: it is the checkpoint of step 10; using step 5' in caplog.text
-  with pytest.raises(errors.UserError, match='step 12: it is the'):
-    saved.restore(_state(0), step=12)
+@pytest.mark.parametrize('damage, step, message', [
+    # orbax alone would return the template of the missing leaf.
+    (_rename_leaf, 10, '.*planner/params/w is missing'),
+    (lambda run: (run / '10').rename(run / '12'), 12,
+     'it is the checkpoint of step 10')])
+def test_wrong_names_are_damage(damage, step, message, run, caplog):
+  damage(run)
+  saved, template = checkpoints.Checkpoints(run), _abstract(_state(0))
+  assert saved.restore(template).step == 5
+  assert re.search(f'step {step}: {message}; using step 5', caplog.text)
+  with pytest.raises(errors.UserError, match=f'step {step}: {message}'):
+    saved.restore(template, step=step)
 
 
 def test_no_readable_step_is_an_error(run):
@@ -295,45 +285,6 @@ def test_nonfinite_state_is_not_saved(value, run):
   assert _names(run) == ['10', '5']
 
 
-# A process killed during a save.
-
-
-def save_twice(directory):
-  mesh = jax.make_mesh((2, 2), ('x', 'y'), (jax.sharding.AxisType.Auto,) * 2)
-  spec = jax.sharding.PartitionSpec('y', 'x')
-  w = jnp.arange(2048 * 4096, dtype=jnp.float32).reshape(2048, 4096)
-  w = jax.device_put(w, jax.sharding.NamedSharding(mesh, spec))
-  saved = checkpoints.Checkpoints(directory)
-  for step in (1, 2):
-    saved.save(step, {'p': {'w': step * w}}, {'step': step})
-    saved.wait()
-
-
-def test_kill_during_a_save_leaves_the_previous_step(tmp_path):
-  child = _start('save_twice', tmp_path, JAX_NUM_CPU_DEVICES='4')
-  deadline = time.monotonic() + 300
-  while not list(tmp_path.glob('2.*')):
-    assert child.poll() is None and time.monotonic() < deadline
-    time.sleep(0.001)
-  child.kill()
-  child.communicate()
-  (half,) = [name for name in _names(tmp_path) if name != '1']
-  assert half != '2'
-
-  # Four devices wrote it and one reads it, so this also tests that the digest
-  # does not depend on the sharding.
-  saved = checkpoints.Checkpoints(tmp_path)
-  template = {'p': {'w': jnp.zeros((2048, 4096))}}
-  step, state, meta = saved.restore(template)
-  assert (step, meta) == (1, {'step': 1})
-  assert half in _names(tmp_path)  # Reading removes nothing.
-  expected = np.arange(2048 * 4096, dtype=np.float32).reshape(2048, 4096)
-  np.testing.assert_array_equal(state['p']['w'], expected)
-  saved.save(3, state, {'step': 3})
-  saved.close()
-  assert _names(tmp_path) == ['1', '3']  # The unfinished step is removed.
-
-
 # Digests.
 
 
@@ -356,3 +307,7 @@ def test_digest_changes_with_every_bit_and_every_swap(dtype):
   sums = jax.vmap(checkpoints.array_digest)(jnp.asarray(arrays))
   for lane in sums:
     assert len(np.unique(lane)) == len(versions) > 12 * num_bits
+
+
+if __name__ == '__main__':
+  check_damages(*sys.argv[1:])

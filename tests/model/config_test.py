@@ -105,50 +105,59 @@ def _message(fields):
   return str(error.value)
 
 
-@pytest.mark.parametrize('fields, message', [
-    (_without(FIELDS, 'model_type'), 'lacks model_type: expected "llama" or'),
-    ({'model_type': 'gemma2'}, 'model_type="gemma2": expected "llama" or'),
-    (FIELDS | {'use_sliding_window': True}, 'use_sliding_window=true'),
-    (LLAMA | {'attention_bias': True}, 'attention_bias=true: expected false.'),
-    (LLAMA | {'attention_bias': 0}, 'attention_bias=0: expected false.'),
-    (LLAMA | {'mlp_bias': 'false'}, 'mlp_bias="false": expected false.'),
-    (LLAMA | {'hidden_act': None}, 'hidden_act=null: expected "silu".'),
-    (LLAMA | {'attention_dropout': 1e-18},
-     'attention_dropout=1e-18: expected 0.'),
+def _scaled(scaling):
+  return LLAMA | {'rope_scaling': scaling}
+
+
+@pytest.mark.parametrize('fields, words', [
+    (_without(FIELDS, 'model_type'), ['lacks model_type']),
+    ({'model_type': 'gemma2'}, ['model_type="gemma2"', '"llama"']),
+    (FIELDS | {'use_sliding_window': True}, ['use_sliding_window=true']),
+    (LLAMA | {'attention_bias': True}, ['attention_bias=true']),
+    (LLAMA | {'attention_bias': 0}, ['attention_bias=0: expected false']),
+    (LLAMA | {'hidden_act': None}, ['hidden_act=null']),
+    (LLAMA | {'attention_dropout': 1e-18}, ['attention_dropout=1e-18']),
     (LLAMA | {'quantization_config': {'bits': 4}},
-     'quantization_config={"bits": 4}: expected null.'),
+     ['quantization_config={"bits": 4}']),
     (LLAMA | {'final_logit_softcapping': 30.0, 'use_qk_norm': True},
-     'unknown fields final_logit_softcapping=30.0, use_qk_norm=true:'),
-    (MISTRAL | {'sliding_window': 4096},
-     'sliding_window=4096: expected null.'),
+     ['final_logit_softcapping=30.0, use_qk_norm=true']),
+    (MISTRAL | {'sliding_window': 4096}, ['sliding_window=4096']),
     # transformers reads such a file with a window.
-    (_without(MISTRAL, 'sliding_window'), 'lacks sliding_window'),
-    (FIELDS | {'head_dim': 7}, 'head_dim=7 is odd'),
-    (FIELDS | {'num_key_value_heads': 3}, 'num_key_value_heads=3'),
-    (LLAMA | {'hidden_size': 21}, 'hidden_size=21 is not a multiple of'),
-    (FIELDS | {'num_hidden_layers': 10**9}, 'num_hidden_layers=1000000000')])
-def test_unsupported_model_is_refused(fields, message):
-  assert message in _message(fields)
-
-
-@pytest.mark.parametrize('scaling, message', [
-    ('yarn', 'rope_scaling="yarn": expected null or an object.'),
-    (False, 'rope_scaling=false: expected null or an object.'),
-    ({'rope_type': ['default']}, 'rope_scaling.rope_type=["default"]'),
-    ({'type': 'linear', 'factor': 2.0},
-     'rope_scaling.type="linear": expected "default" or "llama3".'),
-    (LLAMA3_ROPE | {'type': 'default'},
-     'rope_scaling.rope_type and rope_scaling.type contradict each other'),
-    (ROPE | {'partial_rotary_factor': 0.5},
-     'unknown fields rope_scaling.partial_rotary_factor=0.5'),
-    (_without(LLAMA3_ROPE, 'factor'), 'lacks rope_scaling.factor (a number'),
-    (LLAMA3_ROPE | {'factor': 0}, 'rope_scaling.factor=0 must be'),
-    (LLAMA3_ROPE | {'factor': True}, 'rope_scaling.factor=true must be'),
-    (LLAMA3_ROPE | {'original_max_position_embeddings': 8192.0},
-     'original_max_position_embeddings=8192.0 must be a whole number'),
-    (LLAMA3_ROPE | {'low_freq_factor': 4.0}, 'low_freq_factor=4.0 must be')])
-def test_unsupported_rope_scaling_is_refused(scaling, message):
-  assert message in _message(LLAMA | {'rope_scaling': scaling})
+    (_without(MISTRAL, 'sliding_window'), ['lacks sliding_window']),
+    (FIELDS | {'head_dim': 7}, ['head_dim=7']),
+    (FIELDS | {'num_key_value_heads': 3}, ['num_key_value_heads=3']),
+    (LLAMA | {'hidden_size': 21}, ['hidden_size=21']),
+    (FIELDS | {'num_hidden_layers': 10**9}, ['num_hidden_layers=1000000000']),
+    (_scaled('yarn'), ['rope_scaling="yarn"']),
+    (_scaled({'rope_type': ['default']}),
+     ['rope_scaling.rope_type=["default"]']),
+    (_scaled({'type': 'linear'}), ['rope_scaling.type="linear"']),
+    (_scaled(LLAMA3_ROPE | {'type': 'default'}),
+     ['rope_scaling.rope_type', 'rope_scaling.type']),
+    (_scaled(ROPE | {'partial_rotary_factor': 0.5}),
+     ['rope_scaling.partial_rotary_factor=0.5']),
+    (_scaled(_without(LLAMA3_ROPE, 'factor')), ['lacks rope_scaling.factor']),
+    (_scaled(LLAMA3_ROPE | {'factor': True}), ['rope_scaling.factor=true']),
+    (_scaled(LLAMA3_ROPE | {'original_max_position_embeddings': 8192.0}),
+     ['original_max_position_embeddings=8192.0']),
+    (_scaled(LLAMA3_ROPE | {'low_freq_factor': 4.0}), ['low_freq_factor=4.0']),
+    # Fields that contradict each other.
+    (FIELDS | {'rope_parameters': ROPE | {'rope_theta': 5e5 + 1e-9}},
+     ['rope_theta', 'rope_parameters.rope_theta']),
+    (FIELDS | {'rope_parameters': ROPE, 'rope_scaling': LLAMA3_ROPE},
+     ['rope_parameters', 'rope_scaling']),
+    (FIELDS | {'rope_parameters': LLAMA3_ROPE, 'rope_scaling': LLAMA3_ROPE | {
+        'factor': 8}}, ['rope_parameters', 'rope_scaling']),
+    (FIELDS | {'layer_types': ['full_attention'] * 2},
+     ['layer_types', '3 layers']),
+    (FIELDS | {'layer_types': ['full_attention'] * 2 + ['sliding_attention']},
+     ['layer_types', 'sliding_attention']),
+    (FIELDS | {'architectures': ['LlamaForCausalLM']},
+     ['architectures=["LlamaForCausalLM"]', '["Qwen3ForCausalLM"]'])])
+def test_unsupported_model_is_refused(fields, words):
+  message = _message(fields)
+  for word in words:
+    assert word in message
 
 
 WRONG = (None, '20', [20], {}, -1, 0, True, 2.5, 10**400, math.nan, math.inf)
@@ -182,32 +191,13 @@ def test_floats_are_refused_where_float32_or_the_rotation_ends():
   config_lib.from_hf(LLAMA | {'rope_scaling': LLAMA3_ROPE | {'factor': 1}})
 
 
-@pytest.mark.parametrize('fields, names', [
-    ({'rope_parameters': ROPE | {'rope_theta': 5e5 + 1e-9}},
-     ['rope_theta', 'rope_parameters.rope_theta']),
-    ({'rope_parameters': ROPE, 'rope_scaling': LLAMA3_ROPE},
-     ['rope_parameters', 'rope_scaling']),
-    ({'rope_parameters': ROPE, 'rope_scaling': {'type': 'yarn'}}, ['yarn']),
-    ({'rope_parameters': LLAMA3_ROPE, 'rope_scaling': LLAMA3_ROPE | {
-        'factor': 8}}, ['rope_parameters', 'rope_scaling']),
-    ({'layer_types': ['full_attention'] * 2}, ['layer_types', '3 layers']),
-    ({'layer_types': ['full_attention'] * 2 + ['sliding_attention']},
-     ['layer_types', 'sliding_attention']),
-    ({'architectures': ['LlamaForCausalLM']},
-     ['architectures=["LlamaForCausalLM"]', '["Qwen3ForCausalLM"]'])])
-def test_fields_that_contradict_each_other_are_refused(fields, names):
-  message = _message(FIELDS | fields)
-  for name in names:
-    assert name in message
-
-
 def test_missing_fields_are_listed_with_their_kind():
-  names = 'vocab_size', 'rope_theta', 'tie_word_embeddings', 'head_dim'
-  assert _message(_without(FIELDS, *names)) == (
-      'lacks head_dim (a whole number from 1 to 2147483647), rope_theta (a '
-      'number above 0 that float32 can hold), tie_word_embeddings (true or '
-      'false), vocab_size (a whole number from 1 to 2147483647); copy the file '
-      'from the source of the model.')
+  message = _message(_without(
+      FIELDS, 'vocab_size', 'rope_theta', 'tie_word_embeddings'))
+  for words in (
+      'rope_theta (a number above 0', 'tie_word_embeddings (true or false)',
+      'vocab_size (a whole number from 1 to 2147483647)'):
+    assert words in message
   # It only sets random weights.
   config = config_lib.from_hf(_without(FIELDS, 'initializer_range'))
   assert config == dataclasses.replace(CONFIG, init_std=0.02)
