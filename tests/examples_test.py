@@ -1,9 +1,10 @@
-"""The examples in docs/environments.md."""
+"""The examples in docs/environments.md and the notebooks."""
 
 from concurrent import futures
 import dataclasses
 import importlib
 import json
+import sys
 
 import pytest
 
@@ -25,6 +26,19 @@ SMALLER = (
     'rollout.max_new_tokens=16', 'buckets.completion=(16,)',
     'buckets.groups=(4,)', 'train.num_steps=1',
     'evaluation.validation=validation[:2]', 'evaluation.test=test[:4]')
+# Runs before each training of a notebook, which would take minutes otherwise.
+SMALLER_CONFIG = '''
+config.environment.max_turns = 1
+config.rollout.num_tasks = 1
+config.rollout.group_size = 2
+config.buckets.completion = config.buckets.completion[-1:]
+config.train.num_steps = 1
+config.train.checkpoint_every = 1
+config.evaluation.validate_every = 1
+config.evaluation.validation = 'validation[:2]'
+config.evaluation.test = 'test[:2]'
+'''
+TRAIN = 'with api.Run(config, workdir)'
 
 
 @pytest.fixture
@@ -109,3 +123,42 @@ def test_the_examples_train(folder, tmp_path, monkeypatch, capsys):
   for role in ('solver', 'checker'):
     assert f'warning: 4 of 4 answers of {role} before training are' in printed
     assert f'4 of 4 answers of {role} after step 1 are parse errors' in page
+
+
+@pytest.fixture
+def run_notebook(tmp_path, monkeypatch, capsys):
+  """Runs the cells of a notebook and returns what each code cell prints."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv('MPLBACKEND', 'agg')
+  monkeypatch.setattr(sys, 'path', sys.path.copy())
+
+  def run(name):
+    path = checkout.ROOT / f'notebooks/{name}.ipynb'
+    variables, printed = {}, []
+    for cell in json.loads(path.read_text())['cells']:
+      if cell['cell_type'] == 'code':
+        source = ''.join(cell['source'])
+        exec(source.replace(TRAIN, SMALLER_CONFIG + TRAIN), variables)
+        printed.append(capsys.readouterr().out)
+    return printed
+
+  return run
+
+
+def test_the_notebook_with_an_environment_runs(run_notebook):
+  *_, tree = run_notebook('write_an_environment')
+  assert 'turn 1, advisor: You are the advisor.' in tree
+
+
+@pytest.mark.long
+def test_the_other_notebooks_run(run_notebook, tmp_path):
+  _, _, train, _, completions = run_notebook('train_a_team')
+  assert 'held-out success: before' in train
+  assert completions.count('\n' + '-' * 40 + '\n') == 2
+  # This notebook reads the run of the first one.
+  _, _, tree, _, report = run_notebook('read_a_run')
+  assert 'turn 1, tool' in tree
+  assert report == 'runs/notebook/report.html\n'
+  assert (tmp_path / 'runs/notebook/report.html').exists()
+  saved = (tmp_path / 'runs/notebook/config.json').read_text()
+  assert '"models/nano"' in saved and str(checkout.ROOT) not in saved
