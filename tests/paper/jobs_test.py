@@ -136,20 +136,16 @@ def test_workdirs_beyond_nano_may_be_in_a_bucket(tmp_path, capsys):
   assert 'gs://bucket/runs/roles/plan_path/only_tool/seed-0/export/tool' in (
       printed)
   assert '--workdir gs://bucket/runs/main/sudoku/mas_grpo/seed-0 ' in printed
-  refused = subprocess.run(
-      [sys.executable, '-m', 'paper.run', '--out=gs://bucket/runs'],
-      cwd=checkout.ROOT, capture_output=True, text=True)
-  assert refused.returncode == 2
-  assert refused.stderr.startswith('error: --out=gs://bucket/runs is in a ')
 
 
-@pytest.mark.parametrize('launch, words', [
-    ('sbatch {config}', 'the words {mode}, {config}'),
-    ('a {mode} {config} {workdir} {overrides}', 'as --keep')])
-def test_launch_needs_all_values_and_a_folder_of_records(launch, words):
+@pytest.mark.parametrize('options, words', [
+    ([], 'error: --out=gs://bucket/runs'),
+    (['--scale=8b', '--launch=sbatch {config}'], '{mode}, {config}'),
+    (['--scale=8b', '--launch=a {mode} {config} {workdir} {overrides}'],
+     '--keep')])
+def test_wrong_options_are_refused(options, words):
   refused = subprocess.run(
-      [sys.executable, '-m', 'paper.run', '--out=gs://bucket/runs',
-       '--scale=8b', '--launch', launch],
+      [sys.executable, '-m', 'paper.run', '--out=gs://bucket/runs', *options],
       cwd=checkout.ROOT, capture_output=True, text=True)
   assert refused.returncode == 2 and words in refused.stderr
 
