@@ -18,6 +18,7 @@ from atgrpo_jax.model import decoder
 from atgrpo_jax.model import kernels
 from atgrpo_jax.model import kv_cache
 from atgrpo_jax.sampling import programs
+from tests.model import attention_test
 from tests.rl import tiny
 
 GROUPS, HEADS, CANDIDATES, QUERIES, PER_HEAD, WIDTH = 2, 2, 2, 128, 2, 128
@@ -62,35 +63,12 @@ def test_kernel_of_each_device(device, dtype, changes, expected):
     (functools.partial(kernels.attend_with_splash, interpret=True), 0),
     (functools.partial(kernels.attend_with_splash, interpret=True), 256)])
 def test_kernels_equal_plain_attention(kernel, prefix_length):
-  rng = np.random.default_rng(0)
-
-  def draw(*shape):
-    return jnp.array(rng.normal(size=(GROUPS, HEADS, *shape)), jnp.float32)
-
-  def plain(q, k, v, prefix, prefix_mask):
-    causal = jnp.tril(jnp.ones((QUERIES, QUERIES), bool))
-    return attention.attend(q, k, v, causal, prefix, prefix_mask)
-
-  prefix = mask = None
-  if prefix_length:
-    prefix = draw(WIDTH, prefix_length), draw(prefix_length, WIDTH)
-    lengths = np.array([[prefix_length], [57]])
-    mask = jnp.array(np.arange(prefix_length) < lengths)
-  inputs = (
-      draw(CANDIDATES, QUERIES, PER_HEAD, WIDTH) * WIDTH**-0.5,
-      draw(CANDIDATES, WIDTH, QUERIES), draw(CANDIDATES, QUERIES, WIDTH),
-      prefix)
-  weights = jnp.cos(jnp.arange(WIDTH))  # Gradients must not cancel.
-
-  def run(attend):
-    def total(inputs):
-      mixed = attend(*inputs, mask)
-      return jnp.sum(jnp.square(mixed) * weights), mixed
-    return jax.jit(jax.grad(total, has_aux=True))(inputs)
-
-  jax.tree.map(
-      lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4),
-      run(kernel), run(plain))
+  (q, *keys), *masks = attention_test.make_inputs(
+      prefix_length, 'float32', QUERIES, HEADS, WIDTH)
+  assert attention_test.max_difference(
+      lambda q, k, v, mask, prefix, prefix_mask: kernel(
+          q, k, v, prefix, prefix_mask),
+      ((q * WIDTH**-0.5, *keys), *masks)) < 1e-4
 
 
 def _rows(rng, prefix_lengths, past_lengths):
