@@ -18,18 +18,6 @@ CONFIGS = {
     for architecture, head_dim, tied_head in (
         ('llama', 16, True), ('qwen2', 16, False), ('qwen3', 128, True))}
 
-# Tensor of a Hugging Face layer -> tensor of a llama.cpp layer.
-_LAYER = {
-    'self_attn.q_proj': 'attn_q', 'self_attn.k_proj': 'attn_k',
-    'self_attn.v_proj': 'attn_v', 'self_attn.o_proj': 'attn_output',
-    'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
-    'input_layernorm': 'attn_norm', 'post_attention_layernorm': 'ffn_norm',
-    'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
-    'mlp.down_proj': 'ffn_down'}
-_OTHERS = {
-    'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm',
-    'lm_head': 'output'}
-
 MERGES = [
     'h e', 'l l', 'he ll', 'hell o', 'Ġ Ġ', 'ĠĠ Ġ', '1 2', "' M", 'Ã ©']
 CONTROL = ['<|endoftext|>', '<|im_start|>', '<|im_end|>']
@@ -102,8 +90,10 @@ def write(
           bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string,
           float: writer.add_float32, list: writer.add_array}[type(value)]
       add(key, value)
+  names = gguf.get_tensor_name_map(
+      gguf.MODEL_ARCH[architecture.upper()], config.num_layers)
   sources = {
-      _name(name): _permute(name, x, config)
+      names.get_name(name, ('.weight', '.bias')): _permute(name, x, config)
       for name, x in make_tensors(config, kind).items()}
   for name, x in (sources | (tensors or {})).items():
     if x is not None:
@@ -122,15 +112,6 @@ def _encode(x, kind):
     return x, gguf.GGMLQuantizationType.F64
   raw_type = gguf.GGMLQuantizationType['F32' if x.ndim == 1 else kind]
   return gguf.quantize(x, raw_type), raw_type
-
-
-def _name(name):
-  """'model.layers.1.mlp.up_proj.weight' -> 'blk.1.ffn_up.weight'."""
-  stem, _, suffix = name.rpartition('.')
-  if stem in _OTHERS:
-    return f'{_OTHERS[stem]}.{suffix}'
-  _, _, layer, module = stem.split('.', 3)
-  return f'blk.{layer}.{_LAYER[module]}.{suffix}'
 
 
 def _permute(name, x, config):
