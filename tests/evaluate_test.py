@@ -228,12 +228,9 @@ def test_evaluate_run_writes_its_result(echo_folder, tmp_path, capsys):
           'temperature': 0.5, 'top_k': 0, 'top_p': 1.0,
           'max_new_tokens': 2}}.items()
   printed = capsys.readouterr().out
-  assert str(path) in printed
-  assert 'swapped' in printed and '0.0 %' in printed
+  for words in str(path), 'swapped', '0.0 %', '3 tasks', 'avg@3 ', 'pass@3 ':
+    assert words in printed
   assert 0 < result['response_seconds'] < 60
-  assert '(3 tasks, one at a time)' in printed
-  assert 'those of the first of 3 episodes of each task' in printed
-  assert 'avg@3 ' in printed and 'pass@3 ' in printed
   first, *others = result['samples']
   assert first == result['successes'] and len(others) == 2
 

@@ -49,6 +49,13 @@ def _vocab(folder):
       str(folder / 'tokenizer.json')).get_vocab()
 
 
+def _add_tokens(folder, *names, **options):
+  path = str(folder / 'tokenizer.json')
+  bpe = tokenizers.Tokenizer.from_file(path)
+  bpe.add_tokens([tokenizers.AddedToken(name, **options) for name in names])
+  bpe.save(path)
+
+
 @pytest.mark.parametrize('name', ['not_thinking', 'thinking'])
 def test_prompts_equal_qwen3(trained, name):
   tokenizer = tokenizer_lib.Tokenizer(trained, thinking=name == 'thinking')
@@ -76,11 +83,9 @@ PARSES_CONTENTS = (
 
 
 def test_messages_cannot_spell_control_tokens(copy):
-  bpe = tokenizers.Tokenizer.from_file(str(copy / 'tokenizer.json'))
-  bpe.add_tokens([
-      tokenizers.AddedToken(token, special=False, normalized=False)
-      for token in ('<tool_response>', '</tool_response>', '<|fim_pad|>')])
-  bpe.save(str(copy / 'tokenizer.json'))
+  _add_tokens(
+      copy, '<tool_response>', '</tool_response>', '<|fim_pad|>', special=False,
+      normalized=False)
   fields = json.loads((copy / 'tokenizer.json').read_text())
   for token in fields['added_tokens']:
     token['special'] = token['content'] in ('<|endoftext|>', '<|im_end|>')
@@ -137,11 +142,7 @@ def test_system_message_joins_the_user_message_if_there_is_no_role(copy):
 
 
 def test_llama_3_prompts_have_a_fixed_date_and_end_turns(copy):
-  bpe = tokenizers.Tokenizer.from_file(str(copy / 'tokenizer.json'))
-  bpe.add_tokens([
-      tokenizers.AddedToken(token, special=True)
-      for token in ('<|begin|>', '<|head|>', '<|eot|>')])
-  bpe.save(str(copy / 'tokenizer.json'))
+  _add_tokens(copy, '<|begin|>', '<|head|>', '<|eot|>', special=True)
   (copy / 'chat_template.jinja').write_text(LLAMA_3)
   tokenizer, vocab = tokenizer_lib.Tokenizer(copy), _vocab(copy)
   assert tokenizer.stop_ids == (

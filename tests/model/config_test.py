@@ -9,6 +9,11 @@ import transformers
 from atgrpo_jax import errors
 from atgrpo_jax.model import config as config_lib
 
+
+def _without(fields, *names):
+  return {name: fields[name] for name in fields if name not in names}
+
+
 # Like Qwen3-0.6B, with distinct values.
 FIELDS = {
     'architectures': ['Qwen3ForCausalLM'], 'attention_bias': False,
@@ -22,8 +27,6 @@ FIELDS = {
     'torch_dtype': 'bfloat16', 'transformers_version': '4.51.0',
     'use_cache': True, 'use_sliding_window': False, 'vocab_size': 97,
 }
-WITHOUT_THETA = {
-    name: value for name, value in FIELDS.items() if name != 'rope_theta'}
 ROPE = {'rope_type': 'default', 'rope_theta': 5e5}
 CONFIG = config_lib.ModelConfig(
     vocab_size=97, hidden_size=32, intermediate_size=44, num_layers=3,
@@ -41,22 +44,21 @@ def test_all_numbers_are_read():
 
 
 @pytest.mark.parametrize('fields', [
-    WITHOUT_THETA | {'rope_parameters': ROPE},
+    _without(FIELDS, 'rope_theta') | {'rope_parameters': ROPE},
     FIELDS | {'rope_parameters': None},
     FIELDS | {'layer_types': ['full_attention'] * 3},
     FIELDS | {'rope_parameters': ROPE, 'rope_scaling': {'type': 'default'}},
     FIELDS | {'rope_parameters': {}},
     FIELDS | {'sliding_window': 4096},  # `use_sliding_window` turns it off.
-    {name: FIELDS[name] for name in FIELDS if name != 'sliding_window'}])
+    _without(FIELDS, 'sliding_window')])
 def test_equivalent_files(fields):
   assert config_lib.from_hf(fields) == CONFIG
 
 
 # The fields of Qwen2.5, SmolLM2, Llama 3.2 and Mistral that Qwen3 lacks.
-SHARED = {
-    name: FIELDS[name] for name in FIELDS if name not in (
-        'architectures', 'attention_bias', 'head_dim', 'max_window_layers',
-        'model_type', 'rope_scaling', 'sliding_window', 'use_sliding_window')}
+SHARED = _without(
+    FIELDS, 'architectures', 'attention_bias', 'head_dim', 'max_window_layers',
+    'model_type', 'rope_scaling', 'sliding_window', 'use_sliding_window')
 QWEN2 = SHARED | {
     'architectures': ['Qwen2ForCausalLM'], 'model_type': 'qwen2',
     'max_window_layers': 70, 'sliding_window': 32768, 'use_mrope': False,
@@ -89,14 +91,9 @@ def test_families_are_read_and_written(fields):
 def test_llama3_rope_is_read():
   scaling = config_lib.Llama3Rope(32.0, 1.0, 4.0, 8192)
   old = config_lib.from_hf(LLAMA | {'rope_scaling': LLAMA3_ROPE})
-  new = config_lib.from_hf(
-      {name: LLAMA[name] for name in LLAMA if name != 'rope_theta'}
-      | {'rope_parameters': {'rope_theta': 500000.0, **LLAMA3_ROPE}})
+  new = config_lib.from_hf(_without(LLAMA, 'rope_theta') | {
+      'rope_parameters': {'rope_theta': 500000.0, **LLAMA3_ROPE}})
   assert old == new and old.rope_scaling == scaling
-
-
-def _without(fields, *names):
-  return {name: fields[name] for name in fields if name not in names}
 
 
 def _message(fields):
