@@ -76,17 +76,6 @@ def test_export_equals_the_files_of_peft(name, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, restored, weights)
 
 
-def _damage_tensors(folder):
-  tensors = safetensors_numpy.load_file(folder / WEIGHTS)
-  del tensors[f'{LAYER}.self_attn.q_proj.lora_A.weight']
-  tensors[f'{LAYER}.self_attn.q_norm.lora_A.weight'] = np.zeros(
-      (4, 32), np.float32)
-  # The right size, but transposed.
-  tensors[f'{LAYER}.mlp.down_proj.lora_B.weight'] = np.zeros(
-      (4, 32), np.float32)
-  safetensors_numpy.save_file(tensors, folder / WEIGHTS)
-
-
 def _set_to_zero(folder):
   tensors = safetensors_numpy.load_file(folder / WEIGHTS)
   for name, tensor in tensors.items():
@@ -105,12 +94,8 @@ def _drop_all(folder):
       for name, value in (
           ('peft_type', 'LOHA'), ('use_rslora', True),
           ('use_new_feature', True), ('init_lora_weights', 'pissa'))),
-    ({'r': 5}, ['has shape (4, 32), expected (5, 32)']),
-    (_damage_tensors, [
-        f'missing {LAYER}.self_attn.q_proj.lora_A.weight;',
-        f'surplus {LAYER}.self_attn.q_norm.lora_A.weight;',
-        f'{LAYER}.mlp.down_proj.lora_B.weight has shape (4, 32), expected '
-        '(32, 4)'])])
+    ({'r': 5}, [f'{LAYER}.self_attn.q_proj.lora_A.weight has shape (4, 32), '
+                'expected (5, 32)'])])
 def test_unsupported_adapters_are_refused(damage, words, tmp_path):
   folder = tmp_path / 'adapter'
   shutil.copytree(GOLDENS / 'peft_some', folder)
