@@ -22,8 +22,7 @@ A standard error follows each number. The noise of few rollouts raises the bias
 and lowers deviation and cosine; a jackknife over rollouts removes it. An
 estimated cosine can therefore exceed 1, and a negative squared bias counts as
 0. With --switch the only rows are AT-GRPO and AT-GRPO with these switches, such
-as functions of the user. docs/credit_laboratory.md explains the game, the
-methods and the numbers.
+as functions of the user. docs/when_at_grpo.md explains the game and the rows.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ with fewer than two seeds is not tested. A *pilot* has fewer than five.
   are missing, too.
 - The command repeats both rows. Add `--keep paper/results/nano` and run
   `python -m paper.claims` to renew the line.
-- [credit_laboratory.md](credit_laboratory.md) compares estimates of the
+- The [laboratory](when_at_grpo.md#the-laboratory) compares estimates of the
   gradient.
 """
 
