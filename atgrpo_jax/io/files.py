@@ -36,11 +36,6 @@ _READ_ERRORS = (
     AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError,
     ValueError, zlib.error)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_NO_SHM = (errno.EROFS, errno.EACCES, errno.ENOENT)
-_MIN_FREE_BYTES = 1 << 20  # A disk with less is full.
-_UNUSABLE = (
-    errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR,
-    errno.EISDIR, errno.ENAMETOOLONG)
 
 # tensorstore writes without telling gcsfs, whose cached listings go stale.
 fsspec.config.conf.setdefault('gcs', {})['use_listings_cache'] = False
@@ -88,7 +83,7 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
 
   A disk that is full or read-only and a bucket that cannot be reached become a
   UserError, a deleted workdir a LostWorkdirError. Errors of other files pass
-  unchanged, but for /dev/shm and TMPDIR, whose errors may name no file.
+  unchanged.
   """
 
   def __init__(self, workdir: pathlib.Path):
@@ -102,64 +97,40 @@ class disk_errors_as_user_errors(contextlib.AbstractContextManager):
     absl_logging.get_absl_logger().removeFilter(_is_not_raised_later)
     if error is None or isinstance(error, errors.UserError):
       return
-    if isinstance(error, OSError) and error.filename is None:
-      if error.errno in _DISK_FULL and not _is_full(self._workdir):
-        for folder in '/dev/shm', os.environ.get('TMPDIR', '/tmp'):
-          if _is_full(folder):
-            raise errors.UserError(
-                f'The disk of {folder} is full ({errors.one_line(error)}); '
-                'free some space there.') from error
-      if error.errno in _NO_SHM and not os.access('/dev/shm', os.W_OK):
-        raise errors.UserError(
-            f'/dev/shm is not writable ({errors.one_line(error)}); processes '
-            'need it for their locks.') from error
     if is_remote(self._workdir):
-      concerns_workdir = self._concerns_bucket(error)
+      bucket = os.fspath(self._workdir).removeprefix(_SCHEME).partition('/')[0]
+      is_unusable = is_from_client(error) or f'/{bucket}/' in str(error)
       advice = (
           'check the name of the bucket, the network, and the credentials '
           '(`gcloud auth application-default login`)')
     else:
-      concerns_workdir = self._concerns_disk(error)
-      advice = 'free some space, make it writable, or choose another'
-    if concerns_workdir:
+      is_unusable = self._is_unusable_disk(error)
+      advice = (
+          'free some space there, in TMPDIR and in /dev/shm, make it writable, '
+          'or choose another')
+    if is_unusable:
       raise errors.UserError(
           f'--workdir={self._workdir} cannot be used '
           f'({errors.one_line(error)}); {advice}.') from error
 
-  def _concerns_bucket(self, error):
-    bucket = os.fspath(self._workdir).removeprefix(_SCHEME).partition('/')[0]
-    return is_from_client(error) or f'/{bucket}/' in str(error)
-
-  def _concerns_disk(self, error):
-    prefix, text = os.path.abspath(self._workdir), str(error)
-    filename = getattr(error, 'filename', None)
+  def _is_unusable_disk(self, error):
+    folder, text = os.path.abspath(self._workdir), str(error)
     is_full = any(os.strerror(number) in text for number in _DISK_FULL)
-    # tensorstore raises ValueError with the system's message. Writing to an
-    # open file that fills the disk names no file.
-    is_here = prefix in text
     if isinstance(error, OSError):
-      is_here = (
-          is_full if filename is None else pathlib.Path(
-              os.path.abspath(filename)).is_relative_to(prefix))
-    is_unusable = is_full or getattr(error, 'errno', None) in _UNUSABLE
+      if error.filename is None:  # An open file, or a lock in /dev/shm.
+        return is_full
+      is_here = pathlib.Path(
+          os.path.abspath(error.filename)).is_relative_to(folder)
+      is_missing, is_unusable = error.errno == errno.ENOENT, True
+    else:  # tensorstore raises ValueError with the system's message.
+      is_here = folder in text
+      is_missing, is_unusable = not is_full, is_full
     # Unlike pathlib, os.path raises nothing if a folder above is unreadable.
-    if is_here and not is_unusable and not os.path.exists(self._workdir):
+    if is_here and is_missing and not os.path.exists(folder):
       raise errors.LostWorkdirError(
           f'{self._workdir} was deleted during the run, which cannot continue.'
       ) from error
     return is_here and is_unusable
-
-
-def _is_full(folder: str | os.PathLike) -> bool:
-  """True if no file can be added to a folder; False if it does not exist."""
-  try:
-    status = os.statvfs(folder)
-  except OSError:
-    return False
-  # Some file systems have no number of files.
-  return (
-      status.f_bavail * status.f_frsize < _MIN_FREE_BYTES
-      or 0 == status.f_favail < status.f_files)
 
 
 def _is_not_raised_later(record: logging.LogRecord) -> bool:
