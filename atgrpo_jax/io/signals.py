@@ -14,15 +14,12 @@ import faulthandler
 import math
 import multiprocessing
 import os
-import select
 import signal
-import sys
 import threading
 from types import FrameType
 
 STOPPED = 42  # Exit status; the same command resumes.
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
-_RETRY_SECONDS = 0.05  # Until a signal is repeated whose exception was ignored.
 
 
 class Stopped(BaseException):
@@ -39,8 +36,8 @@ class StopFlag:
   the run saves a checkpoint. Python runs handlers between two bytecodes of the
   main thread: during a compilation, the handler waits for its end. A thread
   answers at once: it says that the run stops, and ends it at a second Ctrl-C.
-  Python ignores exceptions in finalizers and in callbacks of the garbage
-  collector, such as jax's. The thread then repeats the signal.
+  Python ignores exceptions in finalizers; then the run stops at its next step
+  or `release`.
   """
 
   def __init__(self):
@@ -48,7 +45,6 @@ class StopFlag:
     self._is_held = False
     self._is_deferred = False
     self._exits_at_once = False
-    self._ignored = 0  # Number of the signal whose exception was ignored.
 
   @contextlib.contextmanager
   def listen(self) -> Iterator[None]:
@@ -64,11 +60,9 @@ class StopFlag:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     before = {
         number: signal.signal(number, self._handle) for number in _NUMBERS}
-    hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
     try:
       yield
     finally:
-      sys.unraisablehook = hook
       for number, handler in before.items():
         is_ignored = self.name and not _is_ctrl_c(number)
         signal.signal(number, signal.SIG_IGN if is_ignored else handler)
@@ -117,29 +111,12 @@ class StopFlag:
     if not self._is_held:
       raise Stopped(self._message())
 
-  def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
-    if isinstance(unraisable.exc_value, Stopped):
-      self._ignored, self.name = signal.Signals[self.name].value, ''
-    else:
-      sys.__unraisablehook__(unraisable)
-
   def _answer(self, reader: int) -> None:
     """Reads the numbers of arriving signals until the pipe is closed."""
-    seen, repeated = set(), 0
-    while True:
-      seconds = _RETRY_SECONDS if seen else None
-      if not select.select([reader], (), (), seconds)[0]:
-        if self._ignored:
-          repeated, self._ignored = self._ignored, 0
-          signal.pthread_kill(threading.main_thread().ident, repeated)
-        continue
-      byte = os.read(reader, 1)
-      if not byte:
-        return
+    seen = set()
+    while byte := os.read(reader, 1):
       number = byte[0]
-      if number == repeated:
-        repeated = 0
-      elif number in seen:
+      if number in seen:
         if _is_ctrl_c(number):
           os._exit(128 + number)
       elif number in _NUMBERS:
