@@ -13,10 +13,10 @@ CONFIGS = {
     architecture: model.ModelConfig(
         model_type=architecture, vocab_size=288, hidden_size=64,
         intermediate_size=96, num_layers=2, num_heads=4, num_kv_heads=2,
-        head_dim=head_dim, rope_theta=5e5, norm_eps=1e-6, tied_head=tied_head,
+        head_dim=16, rope_theta=5e5, norm_eps=1e-6, tied_head=tied_head,
         max_positions=512, init_std=0.02)
-    for architecture, head_dim, tied_head in (
-        ('llama', 16, True), ('qwen2', 16, False), ('qwen3', 128, True))}
+    for architecture, tied_head in (
+        ('llama', True), ('qwen2', False))}
 
 MERGES = [
     'h e', 'l l', 'he ll', 'hell o', 'Ġ Ġ', 'ĠĠ Ġ', '1 2', "' M", 'Ã ©']
@@ -67,8 +67,6 @@ def write(
       f'{architecture}.attention.layer_norm_rms_epsilon': config.norm_eps,
       f'{architecture}.rope.freq_base': config.rope_theta,
       f'{architecture}.rope.dimension_count': config.head_dim,
-      **({f'{architecture}.attention.{x}_length': config.head_dim
-          for x in ('key', 'value')} if architecture == 'qwen3' else {}),
       'tokenizer.ggml.model': 'gpt2',
       'tokenizer.ggml.pre': pre,
       'tokenizer.ggml.tokens': [
