@@ -29,6 +29,7 @@ from safetensors import numpy as safetensors_numpy
 from atgrpo_jax import errors
 from atgrpo_jax.huggingface import families
 from atgrpo_jax.huggingface import hub
+from atgrpo_jax.io import files
 from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import decoder
 
@@ -36,7 +37,6 @@ _WEIGHTS = 'model.safetensors'
 _INDEX = 'model.safetensors.index.json'
 _TYPES = ('F32', 'F16', 'BF16')
 _MAX_FILE_BYTES = 2 * 10**9
-_ROWS = 8192  # Rows of an embedding that are compared at a time.
 
 # Tensor name -> a lazy tensor, which reads only the elements of a slice. It has
 # `get_shape` and `get_dtype`.
@@ -70,7 +70,8 @@ def load_params(
   # Qwen3-0.6B and 1.7B are tied but store the head.
   head = tensors.pop(families.HEAD, None) if config.tied_head else None
   compare(folder, tensors, families.tensor_shapes(config))
-  if head is not None and not _are_equal(head, tensors[families.EMBEDDING]):
+  if head is not None and not np.array_equal(
+      head[:], tensors[families.EMBEDDING][:]):
     raise errors.UserError(
         f'{folder}: {families.HEAD} differs from {families.EMBEDDING}, but '
         'config.json has tie_word_embeddings=true; set it to false to use '
@@ -83,15 +84,6 @@ def load_params(
       leaf.path: _load_leaf(
           folder, leaf, tensors, dtype, shardings[leaf.path])
       for leaf in families.leaves(config)}, sep='.')
-
-
-def _are_equal(first: Any, second: Any) -> bool:
-  """Compares two lazy matrices, a part at a time."""
-  num_rows = second.get_shape()[0]
-  ends = [min(i + _ROWS, num_rows) for i in range(0, num_rows, _ROWS)]
-  return first.get_shape() == second.get_shape() and all(
-      np.array_equal(first[i:end], second[i:end])
-      for i, end in zip([0, *ends], ends))
 
 
 def save(
@@ -135,12 +127,12 @@ def write_model(
     folder.mkdir(parents=True, exist_ok=True)
     fields = config_lib.to_hf(config, dtype.name)
     (folder / 'config.json').write_text(json.dumps(fields, indent=2) + '\n')
-  files = huggingface_hub.split_state_dict_into_shards_factory(
+  shards = huggingface_hub.split_state_dict_into_shards_factory(
       families.tensor_shapes(config),
       get_storage_size=lambda shape: math.prod(shape) * dtype.itemsize,
       filename_pattern='model{suffix}.safetensors',
       max_shard_size=_MAX_FILE_BYTES)
-  for file, names in files.filename_to_tensors.items():
+  for file, names in shards.filename_to_tensors.items():
     tensors = {}
     for name in names:
       tensor = read_tensor(name)
@@ -148,9 +140,9 @@ def write_model(
         tensors[name] = tensor
     if is_writer:
       write_tensors(folder / file, tensors)
-  if is_writer and files.is_sharded:
+  if is_writer and shards.is_sharded:
     (folder / _INDEX).write_text(json.dumps({
-        'metadata': files.metadata, 'weight_map': files.tensor_to_filename,
+        'metadata': shards.metadata, 'weight_map': shards.tensor_to_filename,
     }, indent=2) + '\n')
 
 
@@ -224,19 +216,9 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     raise errors.UserError(
         f'{folder} has neither {_WEIGHTS} nor {_INDEX}: expected the weights '
         'of a Hugging Face model.')
-  index = hub.read_json(folder / _INDEX).get('weight_map')
-  if not isinstance(index, dict) or not all(
-      isinstance(name, str) and pathlib.PurePath(name).name == name
-      for name in index.values()):
-    raise errors.UserError(
-        f'{folder / _INDEX} has no weight_map from tensors to files of this '
-        'folder; download it again.')
-  paths = [folder / name for name in sorted(set(index.values()))]
-  if missing := [path.name for path in paths if not path.is_file()]:
-    raise errors.UserError(
-        f'{folder} lacks {", ".join(missing)}, which {_INDEX} names; copy or '
-        'download the folder again.')
-  return paths
+  index = hub.read_json(folder / _INDEX)
+  with files.read_errors_as_user_errors(folder / _INDEX, 'download it again'):
+    return [folder / name for name in sorted(set(index['weight_map'].values()))]
 
 
 def _load_leaf(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import functools
-import itertools
 import json
 import os
 import pathlib
@@ -50,8 +49,13 @@ class Tokenizer:
     self._thinking = thinking
     for name in ('tokenizer.json', 'tokenizer_config.json'):
       hub.read_json(self._folder / name)
-    with _UnreadableAsUserError(self._folder):
+    try:
       self._hf = transformers.AutoTokenizer.from_pretrained(self._folder)
+    except Exception as error:  # tokenizers raises no narrower type.
+      raise errors.UserError(
+          f'{self._folder}: tokenizer.json, tokenizer_config.json or '
+          f'chat_template.jinja cannot be used ({errors.one_line(error)}); '
+          'copy or download them again.') from error
     if self._hf.chat_template is None:
       raise errors.UserError(
           f'{self._folder}: there is no chat template, which writes the '
@@ -118,10 +122,10 @@ class Tokenizer:
       messages = [{**user, 'content': content}, *rest]
     form = len(tools), *(
         (x['role'], len(x.get('tool_calls', ()))) for x in messages)
-    if form not in self._checked_forms:  # With texts that differ.
-      self._render_all(*_with_marks(messages, tools))
+    if form not in self._checked_forms:
+      self._check_form(messages, tools)
       self._checked_forms.add(form)
-    ids = self._encode(self._render_all(messages, tools))
+    ids = self._encode(self._render(messages, tools=tools))
     ids.flags.writeable = False
     return ids
 
@@ -179,25 +183,37 @@ class Tokenizer:
           f'{self._folder}: the chat template cannot render the roles {roles} '
           f'({errors.one_line(error)}); {_ADVICE}.') from error
 
-  def _render_all(
+  def _check_form(
       self, messages: Sequence[dict[str, Any]],
-      tools: Sequence[dict[str, Any]]) -> str:
-    """The text up to a completion; UserError if it lacks a message."""
-    text = self._render(messages, tools=tools)
-    parts = [('a tool', tool['function']['name']) for tool in tools]
+      tools: Sequence[dict[str, Any]]) -> None:
+    """Raises UserError if the template drops or changes a content or a name.
+
+    All are replaced by marks that no template contains.
+    """
+    meanings = {}
+
+    def mark(meaning):
+      meanings[f'{_MARK}{len(meanings)} Aa{_MARK}'] = meaning
+      return next(reversed(meanings))
+
+    def mark_all(functions, meaning):
+      return [
+          {**x, 'function': {**x['function'], 'name': mark(meaning)}}
+          for x in functions]
+
+    marked = []
     for message in messages:
-      of_role = f"of the role {message['role']!r}"
-      parts.append((f'a message {of_role}', message['content'].strip()))
-      parts += [
-          (f'a tool call {of_role}', call['function']['name'])
-          for call in message.get('tool_calls', ())]
-    for name, part in parts:
-      # Other messages may contain this one.
-      if text.count(part) < sum(x.count(part) for _, x in parts):
+      of_role = f'of the role {message["role"]!r}'
+      marked.append({**message, 'content': mark(f'a message {of_role}')})
+      if 'tool_calls' in message:
+        marked[-1]['tool_calls'] = mark_all(
+            message['tool_calls'], f'a tool call {of_role}')
+    text = self._render(marked, tools=mark_all(tools, 'a tool'))
+    for part, meaning in meanings.items():
+      if part not in text:
         raise errors.UserError(
-            f'{self._folder}: the chat template drops or changes {name}; '
+            f'{self._folder}: the chat template drops or changes {meaning}; '
             f'{_ADVICE}.')
-    return text
 
   def _find_system_role(self) -> bool:
     """Whether the template shows system messages."""
@@ -234,9 +250,8 @@ class Tokenizer:
     stated = hub.read_json(path).get('eos_token_id') if path.exists() else None
     if stated in (None, []):
       stated = self._hf.eos_token_id
-    ids = stated if isinstance(stated, list) else [stated]
-    if stated is None:
-      ids = []
+    ids = stated if isinstance(stated, list) else [stated] * (
+        stated is not None)
     if not all(type(i) is int and 0 <= i < self.vocab_size for i in ids):
       raise errors.UserError(
           f'{path}: eos_token_id={errors.as_json(stated)} must be ids of the '
@@ -252,24 +267,6 @@ class Tokenizer:
     return stop_ids
 
 
-def _with_marks(
-    messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-  """The chat with contents and names that no template contains."""
-  marks = (f'{_MARK}{i} Aa{_MARK}' for i in itertools.count())
-
-  def mark_all(functions):
-    return [
-        {**x, 'function': {**x['function'], 'name': next(marks)}}
-        for x in functions]
-
-  return [
-      {**message, 'content': next(marks), **(
-          {'tool_calls': mark_all(message['tool_calls'])}
-          if 'tool_calls' in message else {})}
-      for message in messages], mark_all(tools)
-
-
 def _without_thoughts(message: dict[str, Any]) -> str:
   """The content of a message, without thoughts if it is an assistant's."""
   if message['role'] != 'assistant':
@@ -278,25 +275,6 @@ def _without_thoughts(message: dict[str, Any]) -> str:
   if _START_OF_THOUGHTS in reply:  # A thought that was cut off.
     return ''
   return reply.lstrip('\n') if end else reply
-
-
-class _UnreadableAsUserError:
-  """Converts the errors of transformers on damaged files into UserError."""
-
-  def __init__(self, folder: pathlib.Path):
-    self._folder = folder
-
-  def __enter__(self) -> None:
-    pass
-
-  def __exit__(self, kind, error, traceback) -> None:
-    # tokenizers raises a plain Exception for a damaged tokenizer.json, which
-    # no `except` can name without catching everything.
-    if kind is Exception or isinstance(error, errors.USER_CODE_ERRORS):
-      raise errors.UserError(
-          f'{self._folder}: tokenizer.json, tokenizer_config.json or '
-          f'chat_template.jinja cannot be used ({errors.one_line(error)}); '
-          'copy or download them again.') from error
 
 
 def write(
