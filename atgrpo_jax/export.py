@@ -44,7 +44,7 @@ def export_run(
     folder = workdir / 'export' / name
     kind = 'model' if policy.lora is None else 'adapter'
     # All processes that hold the policy take part; the first writes.
-    writes = jax.process_index() == safetensors_lib.holders(params)[0]
+    writes = jax.process_index() == hosts.holders(params)[0]
     with (files.whole_folder(folder) if writes
           else contextlib.nullcontext(folder)) as new:
       if kind == 'adapter':

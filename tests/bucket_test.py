@@ -3,9 +3,7 @@
 import json
 import os
 import pathlib
-import signal
 import subprocess
-import time
 from unittest import mock
 
 from huggingface_hub import constants
@@ -21,6 +19,7 @@ from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics
 from atgrpo_jax.viewer import report
 from paper import records
+from tests import checkout
 from tests import commands
 from tests import echo
 from tests import fault_injection
@@ -42,11 +41,6 @@ def make_folder(emulator, request):
   del emulator
   return files.as_path(
       f'gs://{gcs_emulator.BUCKET}/{request.node.name}/main/a/b/seed-0')
-
-
-def _name(path):
-  """The name of an object in the emulator."""
-  return os.fspath(path).removeprefix(f'gs://{gcs_emulator.BUCKET}/')
 
 
 @pytest.mark.parametrize('name', [
@@ -132,12 +126,12 @@ def test_killed_run_resumes_with_equal_results(
     undisturbed = run.train()
 
   process = subprocess.Popen(commands.train('tests/echo.py', folder, changes))
-  deadline = time.monotonic() + 300
-  while _name(folder / 'checkpoints/2/commit_success.txt') not in (
-      emulator.objects):
-    assert process.poll() is None and time.monotonic() < deadline
-    time.sleep(0.02)
-  process.send_signal(signal.SIGKILL)
+  prefix = os.fspath(folder).removeprefix(f'gs://{gcs_emulator.BUCKET}/') + '/'
+  saved = f'{prefix}checkpoints/2/commit_success.txt'
+  checkout.wait_until(
+      lambda: saved in emulator.objects or process.poll() is not None)
+  assert process.poll() is None
+  process.kill()
   process.wait()
   assert 'running or stopped' in report.read_run(folder)['state']
 
@@ -148,7 +142,6 @@ def test_killed_run_resumes_with_equal_results(
   assert fault_injection.steps(folder) == fault_injection.steps(
       tmp_path / 'run')
   assert evaluate.read(folder, 'before') == undisturbed['before']
-  prefix = _name(folder) + '/'
   assert {
       name.removeprefix(prefix).split('/')[0]
       for name in emulator.objects if name.startswith(prefix)

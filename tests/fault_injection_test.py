@@ -6,6 +6,7 @@ Metrics, groups, evaluations and parameters of the disturbed run must equal
 those of an undisturbed one, bit for bit. Takes about five minutes.
 """
 
+import contextlib
 import pathlib
 import random
 import subprocess
@@ -27,22 +28,17 @@ _NUM_FAULTS = 3  # In one run.
 
 
 class _Run:
-  """A training in a subprocess."""
+  """A training of the echo game in a subprocess, which has begun its steps."""
 
-  def __init__(self, workdir, config, changes):
+  def __init__(self, workdir, changes):
     self._log = workdir.parent / f'{workdir.name}.log'
     with self._log.open('w') as log:
       self.process = subprocess.Popen(
-          commands.train(config, workdir, changes), cwd=checkout.ROOT,
+          commands.train('tests/echo.py', workdir, changes), cwd=checkout.ROOT,
           stdout=log, stderr=log)
-
-  def is_running(self):
-    return self.process.poll() is None
-
-  def wait_for(self, *words):
-    """Waits until the log has one of these words, or the run ends."""
-    while self.is_running() and not any(
-        word in self._log.read_text() for word in words):
+    while self.process.poll() is None and not any(
+        word in self._log.read_text()
+        for word in ('starts afresh', 'resumes after')):
       time.sleep(0.01)
 
   def end(self):
@@ -58,8 +54,7 @@ def undisturbed(echo_folder, tmp_path_factory):
   """(changes, results, seconds) of an undisturbed run of the echo game."""
   workdir = tmp_path_factory.mktemp('echo') / 'run'
   changes = {'model.folder': str(echo_folder)} | _ECHO
-  run = _Run(workdir, 'tests/echo.py', changes)
-  run.wait_for('starts afresh')
+  run = _Run(workdir, changes)
   start = time.monotonic()
   assert run.end() == (0, [])
   return changes, fault_injection.results(workdir), time.monotonic() - start
@@ -72,12 +67,11 @@ def test_killed_training_resumes_with_equal_results(
   changes, expected, seconds = undisturbed
   rng, workdir = random.Random(seed), tmp_path / 'run'
   for _ in range(_NUM_FAULTS):
-    run = _Run(workdir, 'tests/echo.py', changes)
-    run.wait_for('starts afresh', 'resumes after')
+    run = _Run(workdir, changes)
     time.sleep(rng.uniform(0.0, seconds))
     run.process.kill()
     run.process.wait()
-  assert _Run(workdir, 'tests/echo.py', changes).end() == (0, [])
+  assert _Run(workdir, changes).end() == (0, [])
   assert fault_injection.results(workdir) == expected
 
 
@@ -86,20 +80,16 @@ def fill_disk(folder, seed, seconds, *changes):
   rng, workdir = random.Random(int(seed)), pathlib.Path(folder) / 'run'
   changes = dict(change.split('=', 1) for change in changes)
   filler = workdir.parent / 'filler'
-  run = _Run(workdir, 'tests/echo.py', changes)
-  run.wait_for('starts afresh')
+  run = _Run(workdir, changes)
   time.sleep(rng.uniform(0.0, float(seconds)))
-  with filler.open('wb', 0) as file:
-    try:
-      while True:
-        file.write(bytes(4096))
-    except OSError:
-      pass
+  with filler.open('wb', 0) as file, contextlib.suppress(OSError):
+    while True:
+      file.write(bytes(4096))
   status, lines = run.end()
   filler.unlink()
   if status:  # 0: the run had already ended.
     assert status == 2 and len(lines) == 1 and 'free some space' in lines[0]
-    assert _Run(workdir, 'tests/echo.py', changes).end() == (0, []), lines
+    assert _Run(workdir, changes).end() == (0, []), lines
   print(fault_injection.results(workdir))
 
 

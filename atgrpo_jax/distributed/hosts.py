@@ -115,6 +115,12 @@ def exchange(value: Any) -> list[Any]:
       for row, size in zip(multihost_utils.process_allgather(padded), sizes)]
 
 
+def holders(tree: Any) -> list[int]:
+  """The processes whose devices hold arrays of one mesh, in order."""
+  devices = jax.tree.leaves(tree)[0].sharding.device_set
+  return sorted({device.process_index for device in devices})
+
+
 def fetch(tree: Any) -> Any:
   """The values of arrays on the host, in every process.
 
@@ -125,14 +131,14 @@ def fetch(tree: Any) -> Any:
     tree: replicated jax arrays; other leaves must be equal in all processes.
   """
   leaves, structure = jax.tree.flatten(tree)
-  holders = {
-      i: {device.process_index for device in leaf.sharding.device_set}
-      for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
-  if all(len(found) == jax.process_count() for found in holders.values()):
+  holders_of = {
+      i: holders(leaf) for i, leaf in enumerate(leaves)
+      if isinstance(leaf, jax.Array)}
+  if all(len(found) == jax.process_count() for found in holders_of.values()):
     return jax.device_get(tree)
   fetched = {
-      i: np.asarray(leaves[i]) for i, found in holders.items()
-      if min(found) == jax.process_index()}
+      i: np.asarray(leaves[i]) for i, found in holders_of.items()
+      if found[0] == jax.process_index()}
   fetched = collections.ChainMap(*exchange(fetched))
   return structure.unflatten(
       fetched.get(i, leaf) for i, leaf in enumerate(leaves))

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from atgrpo_jax import errors
+from atgrpo_jax.distributed import hosts
 from atgrpo_jax.huggingface import families
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
@@ -106,7 +107,7 @@ def save(
     base_folder: folder of the base model, whose name is stored for PEFT.
     dtype: dtype of the stored tensors.
   """
-  processes = safetensors_lib.holders(weights)
+  processes = hosts.holders(weights)
   if jax.process_index() not in processes:
     return
   folder, tensors = pathlib.Path(folder), {}

@@ -27,6 +27,7 @@ import safetensors
 from safetensors import numpy as safetensors_numpy
 
 from atgrpo_jax import errors
+from atgrpo_jax.distributed import hosts
 from atgrpo_jax.huggingface import families
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.io import files
@@ -95,7 +96,7 @@ def save(
   fetching and may return before the files are complete. `folder` must not hold
   weights already, because the number of files may differ.
   """
-  processes = holders(params)
+  processes = hosts.holders(params)
   if jax.process_index() not in processes:
     return
   dtype, params = jnp.dtype(dtype), traverse_util.flatten_dict(params, sep='.')
@@ -170,12 +171,6 @@ def fetch(x: jax.Array) -> np.ndarray:
   if x.is_fully_addressable:
     return np.asarray(x)
   return multihost_utils.process_allgather(x, tiled=True)
-
-
-def holders(params: Any) -> list[int]:
-  """The processes whose devices hold `params`, in order."""
-  devices = jax.tree.leaves(params)[0].sharding.device_set
-  return sorted({device.process_index for device in devices})
 
 
 def check_finite(

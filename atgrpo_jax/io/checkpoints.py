@@ -300,8 +300,7 @@ def _items(leaves: Mapping[str, jax.Array]) -> _Items:
   """An item for each set of processes that hold leaves."""
   names = {}
   for name, leaf in leaves.items():
-    processes = sorted({x.process_index for x in leaf.sharding.device_set})
-    names.setdefault(tuple(processes), []).append(name)
+    names.setdefault(tuple(hosts.holders(leaf)), []).append(name)
   if len(names) == 1:
     (found,) = names.items()
     return {_STATE: found}

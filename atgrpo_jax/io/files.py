@@ -211,7 +211,7 @@ def uploaded_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   with tempfile.TemporaryDirectory() as name:
     local = pathlib.Path(name)
     yield local
-    paths = [path for path in sorted(local.rglob('*')) if path.is_file()]
+    paths = filter(pathlib.Path.is_file, local.rglob('*'))
     for path in sorted(paths, key=lambda x: x.name.endswith('config.json')):
       with (path.open('rb') as source,
             (folder / str(path.relative_to(local))).open('wb') as target):

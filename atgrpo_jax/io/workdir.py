@@ -84,11 +84,6 @@ def check_config(
   """
   path = workdir / 'config.json'
   if not path.exists():
-    for folder in (
-        () if files.is_remote(workdir) else (workdir, *workdir.parents)):
-      if folder.exists() and not folder.is_dir():
-        raise errors.UserError(
-            f'--workdir={workdir}: {folder} is a file; choose another.')
     if set(workdir.glob('*')) - {files.unfinished(path)}:
       raise errors.UserError(
           f'{workdir} is not empty and holds no config.json, so it is not a '

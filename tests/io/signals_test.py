@@ -119,21 +119,15 @@ def test_repeated_signals_are_ignored(numbers, tmp_path):
   assert (trainer.returncode, out) == (signals.STOPPED, '')
 
 
-@pytest.mark.parametrize('state, numbers, status', [
-    ('steps', (INT, TERM, TERM), 42), ('steps', (TERM, INT, INT), 130),
-    ('compiles', (INT, TERM, INT), 130)], ids=str)
-def test_second_ctrl_c_in_a_terminal_ends_the_run(
-    state, numbers, status, tmp_path):
+@pytest.mark.parametrize('state', ['steps', 'compiles'])
+def test_second_ctrl_c_in_a_terminal_ends_the_run(state, tmp_path):
   terminal, stdin = pty.openpty()
   trainer = _start(_HELD, tmp_path, state, stdin=stdin)
-  _send(trainer, numbers, is_terminal=True)
-  if status == 42:
-    os.write(terminal, b'\n\n')
+  _send(trainer, (INT, TERM, INT), is_terminal=True)
   out, _ = trainer.communicate(timeout=300)
   os.close(terminal)
   os.close(stdin)
-  assert trainer.returncode == status
-  assert out == ('saves\nexits\n' if status == 42 else '')
+  assert (trainer.returncode, out) == (130, '')
 
 
 def test_worker_ignores_signals_and_exits_with_its_parent(tmp_path):
