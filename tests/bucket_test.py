@@ -129,7 +129,8 @@ def test_killed_run_resumes_with_equal_results(
   prefix = os.fspath(folder).removeprefix(f'gs://{gcs_emulator.BUCKET}/') + '/'
   saved = f'{prefix}checkpoints/2/commit_success.txt'
   checkout.wait_until(
-      lambda: saved in emulator.objects or process.poll() is not None)
+      lambda: saved in emulator.objects or process.poll() is not None,
+      seconds=300)
   assert process.poll() is None
   process.kill()
   process.wait()

@@ -134,11 +134,7 @@ def write_model(
       filename_pattern='model{suffix}.safetensors',
       max_shard_size=_MAX_FILE_BYTES)
   for file, names in shards.filename_to_tensors.items():
-    tensors = {}
-    for name in names:
-      tensor = read_tensor(name)
-      if is_writer:
-        tensors[name] = tensor
+    tensors = {name: read_tensor(name) for name in names}
     if is_writer:
       write_tensors(folder / file, tensors)
   if is_writer and shards.is_sharded:

@@ -70,13 +70,19 @@ class Tokenizer:
     self._encode_prompt = functools.lru_cache(_CACHED_PROMPTS)(
         self._encode_prompt)
     self._has_system_role = self._find_system_role()
-    start, _, end = self._render([
-        {'role': 'user', 'content': ''},
-        {'role': 'assistant', 'content': _MARK}],
+    user = {'role': 'user', 'content': ''}
+    prompt = self._render([user])
+    start, _, end = self._render(
+        [user, {'role': 'assistant', 'content': _MARK}],
         for_completion=False).partition(_MARK)
-    self._check_generation_prompt(start)
+    # The template may always write the start of an assistant message, or have
+    # none, as in `[INST] ... [/INST]`.
+    if (prompt == self._render([user], for_completion=False)
+        and not prompt.startswith(start.rstrip())):
+      raise errors.UserError(
+          f'{self._folder}: the chat template ignores add_generation_prompt, '
+          f'so prompts would not start an assistant message; {_ADVICE}.')
     # What a prompt ends with if it opens a thought; else ''.
-    prompt = self._render([{'role': 'user', 'content': ''}])
     self.opening = _START_OF_THOUGHTS * prompt.rstrip().endswith(
         _START_OF_THOUGHTS)
     self.stop_ids = self._find_stop_ids(end)
@@ -223,22 +229,6 @@ class Tokenizer:
           {'role': 'user', 'content': ''}])
     except errors.UserError:
       return False
-
-  def _check_generation_prompt(self, assistant_start: str) -> None:
-    """Raises UserError if prompts do not start an assistant message.
-
-    A template may ignore `add_generation_prompt` if it always writes such a
-    start, or has none, as in `[INST] ... [/INST]`. `assistant_start` is a chat
-    up to the text of an assistant message.
-    """
-    with_prompt, without = (
-        self._render([{'role': 'user', 'content': ''}], for_completion)
-        for for_completion in (True, False))
-    if with_prompt == without and not with_prompt.startswith(
-        assistant_start.rstrip()):
-      raise errors.UserError(
-          f'{self._folder}: the chat template ignores add_generation_prompt, '
-          f'so prompts would not start an assistant message; {_ADVICE}.')
 
   def _find_stop_ids(self, turn_end: str) -> tuple[int, ...]:
     """The ids that end a completion; the first one in `turn_end` comes first.

@@ -78,59 +78,60 @@ def is_remote(path: pathlib.Path) -> bool:
   return os.fspath(path).startswith(_SCHEME)
 
 
-class disk_errors_as_user_errors(contextlib.AbstractContextManager):
+@contextlib.contextmanager
+def disk_errors_as_user_errors(workdir: pathlib.Path) -> Iterator[None]:
   """Converts errors of the disk or bucket of a workdir.
 
   A disk that is full or read-only and a bucket that cannot be reached become a
   UserError, a deleted workdir a LostWorkdirError. Errors of other files pass
   unchanged.
   """
-
-  def __init__(self, workdir: pathlib.Path):
-    self._workdir = workdir
-
-  def __enter__(self):
-    absl_logging.get_absl_logger().addFilter(_is_not_raised_later)
-    return self
-
-  def __exit__(self, kind, error, traceback):
-    absl_logging.get_absl_logger().removeFilter(_is_not_raised_later)
-    if error is None or isinstance(error, errors.UserError):
-      return
-    if is_remote(self._workdir):
-      bucket = os.fspath(self._workdir).removeprefix(_SCHEME).partition('/')[0]
+  logger = absl_logging.get_absl_logger()
+  logger.addFilter(_is_not_raised_later)
+  try:
+    yield
+  except errors.UserError:
+    raise
+  except Exception as error:
+    if is_remote(workdir):
+      bucket = os.fspath(workdir).removeprefix(_SCHEME).partition('/')[0]
       is_unusable = is_from_client(error) or f'/{bucket}/' in str(error)
       advice = (
           'check the name of the bucket, the network, and the credentials '
           '(`gcloud auth application-default login`)')
     else:
-      is_unusable = self._is_unusable_disk(error)
+      is_unusable = _is_unusable_disk(workdir, error)
       advice = (
           'free some space there, in TMPDIR and in /dev/shm, make it writable, '
           'or choose another')
-    if is_unusable:
-      raise errors.UserError(
-          f'--workdir={self._workdir} cannot be used '
-          f'({errors.one_line(error)}); {advice}.') from error
+    if not is_unusable:
+      raise
+    raise errors.UserError(
+        f'--workdir={workdir} cannot be used ({errors.one_line(error)}); '
+        f'{advice}.') from error
+  finally:
+    logger.removeFilter(_is_not_raised_later)
 
-  def _is_unusable_disk(self, error):
-    folder, text = os.path.abspath(self._workdir), str(error)
-    is_full = any(os.strerror(number) in text for number in _DISK_FULL)
-    if isinstance(error, OSError):
-      if error.filename is None:  # An open file, or a lock in /dev/shm.
-        return is_full
-      is_here = pathlib.Path(
-          os.path.abspath(error.filename)).is_relative_to(folder)
-      is_missing, is_unusable = error.errno == errno.ENOENT, True
-    else:  # tensorstore raises ValueError with the system's message.
-      is_here = folder in text
-      is_missing, is_unusable = not is_full, is_full
-    # Unlike pathlib, os.path raises nothing if a folder above is unreadable.
-    if is_here and is_missing and not os.path.exists(folder):
-      raise errors.LostWorkdirError(
-          f'{self._workdir} was deleted during the run, which cannot continue.'
-      ) from error
-    return is_here and is_unusable
+
+def _is_unusable_disk(workdir: pathlib.Path, error: Exception) -> bool:
+  """True for an error of a workdir; LostWorkdirError if it was deleted."""
+  folder, text = os.path.abspath(workdir), str(error)
+  is_full = any(os.strerror(number) in text for number in _DISK_FULL)
+  if isinstance(error, OSError):
+    if error.filename is None:  # An open file, or a lock in /dev/shm.
+      return is_full
+    is_here = pathlib.Path(
+        os.path.abspath(error.filename)).is_relative_to(folder)
+    is_missing, is_unusable = error.errno == errno.ENOENT, True
+  else:  # tensorstore raises ValueError with the system's message.
+    is_here = folder in text
+    is_missing, is_unusable = not is_full, is_full
+  # Unlike pathlib, os.path raises nothing if a folder above is unreadable.
+  if is_here and is_missing and not os.path.exists(folder):
+    raise errors.LostWorkdirError(
+        f'{workdir} was deleted during the run, which cannot continue.'
+    ) from error
+  return is_here and is_unusable
 
 
 def _is_not_raised_later(record: logging.LogRecord) -> bool:
