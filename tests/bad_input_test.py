@@ -163,6 +163,8 @@ case('model.norm.weight.*NaN or infinity.*bfloat16',
      set_weight(_WEIGHTS, 'model.norm.weight', 3.4e38), LORA,
      config('model.dtype=bfloat16'))
 case(_INDEX, remove(_WEIGHTS), write(_INDEX, '{"weight_map": {"a": 3}}'))
+case('files of other folders', remove(_WEIGHTS),
+     write(_INDEX, '{"weight_map": {"a": "../model.safetensors"}}'))
 case('x.safetensors is not a complete', remove(_WEIGHTS),
      write(_INDEX, '{"weight_map": {"a": "x.safetensors"}}'))
 case('model/config.json', config('model.folder={root}/model/config.json'))

@@ -209,7 +209,10 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
         'of a Hugging Face model.')
   index = hub.read_json(folder / _INDEX)
   with files.read_errors_as_user_errors(folder / _INDEX, 'download it again'):
-    return [folder / name for name in sorted(set(index['weight_map'].values()))]
+    names = sorted(set(index['weight_map'].values()))
+    if any(pathlib.PurePath(name).name != name for name in names):
+      raise ValueError('it names files of other folders')
+  return [folder / name for name in names]
 
 
 def _load_leaf(
