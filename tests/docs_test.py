@@ -284,7 +284,6 @@ def stored_tables() -> dict[tuple[str, str], list[str]]:
   for title, choices in _DEPOT.items():
     found[depot, title.split(',')[0]] = (
         stored_rows(title), _OF_DEPOT.format(choices))
-  found['README.md', 'Depot: `chain`'] = found[depot, 'Depot: `chain`']
   return {
       key: [f'| {row[""]} | {cells.format_map(row)} |' for row in stored]
       for key, (stored, cells) in found.items()}
