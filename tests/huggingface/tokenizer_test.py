@@ -179,11 +179,7 @@ def test_templates_that_drop_or_change_a_message_are_refused(copy):
   refused |= {
       _SHOW.replace('m.content', f'({change})'): role for change, role in {
           'm.content | upper': 'system', 'm.content[:4]': 'system',
-          "''": 'user',
-          # These change some contents only.
-          "m.content | replace('a ', 'the ')": 'system',
-          "'' if m.content == 'a text' and loop.first else m.content": 'system',
-      }.items()}
+          "''": 'user'}.items()}
   for template, role in refused.items():
     path.write_text('{%- for m in messages %}' + template + _PROMPT)
     tokenizer = tokenizer_lib.Tokenizer(copy)
