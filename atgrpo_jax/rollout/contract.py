@@ -131,11 +131,7 @@ def step_all(
           f'warning: {type(environment).__name__}.step took more than '
           f'environment.step_seconds={seconds:g} {where}; the episode ends '
           'there with the outcome TIMEOUT and the least team reward.')
-      step = env_api.Step(
-          state=request.state, team_reward=environment.team_reward_range[0],
-          local_rewards={}, reward_terms={}, done=True, success=False,
-          truncated=True,
-          outcomes=dict.fromkeys(request.actions, env_api.Outcome.TIMEOUT))
+      step = unfinished_step(environment, request, env_api.Outcome.TIMEOUT)
     try:
       steps.append(
           _checked(step, request.actions, environment.team_reward_range))
@@ -145,6 +141,17 @@ def step_all(
           'Step in environments/env_api.py.') from error
     steps.pickling.append(_Call(environment, 'step', where, _PICKLABLE))
   return steps
+
+
+def unfinished_step(
+    environment: env_api.Environment, request: StepRequest,
+    outcome: env_api.Outcome) -> env_api.Step:
+  """The result of a step that did not end; it ends the episode."""
+  return env_api.Step(
+      state=request.state, team_reward=environment.team_reward_range[0],
+      local_rewards=dict.fromkeys(request.actions, 0.0), reward_terms={},
+      done=True, success=False, truncated=True,
+      outcomes=dict.fromkeys(request.actions, outcome))
 
 
 class _Steps(list):

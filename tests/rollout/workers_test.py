@@ -150,9 +150,20 @@ def test_program_that_kills_the_server_affects_no_other(play, workers):
   assert step.state.total == 1
 
 
+def test_step_that_kills_its_worker_affects_no_other(play, workers):
+  steps = _step(play(), 'one', 'end worker', 'two')
+  assert [step.outcomes['a'] for step in steps] == [
+      OUTCOME.OK, OUTCOME.INFRASTRUCTURE, OUTCOME.OK]
+  assert [step.state.total for step in steps] == [1, 0, 2]
+  # At least two together, and two alone.
+  assert 4 <= workers.take_counts()['pool_restarts'] < workers_lib.MAX_IN_A_ROW
+  step, = _step(play(), 'one')
+  assert step.state.total == 1
+
+
 @pytest.mark.parametrize('kind, words', [
     ('server', 'The sandbox server'),
-    ('worker', "processes .*: for role 'a' in turn 1 of")])
+    ('worker', "process of a step for role 'a' in turn 1 of")])
 def test_persistent_faults_stop_the_run(
     kind, words, play, tmp_path, monkeypatch):
   monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)
