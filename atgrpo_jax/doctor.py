@@ -4,9 +4,9 @@
       --config configs/plan_path.py:size=nano --workdir runs/x
 
 prints one line per check, in the order in which a run would fail: devices,
-mesh, sandbox, disk, tokenizer, one decode and one gradient. The gradient has
-the largest shapes of the run, so it also shows that they fit. A check that
-fails does not keep the others from running. Nothing is left on the disk.
+mesh, sandbox, disk, tokenizer, data, one decode and one gradient. The gradient
+has the largest shapes of the run, so it also shows that they fit. A check that
+fails does not keep the others from running. Nothing is left in the workdir.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ def examine(
     _report('tokenizer', (
         f'{name}: {policy.tokenizer.vocab_size} ids, stops at '
         f'{" or ".join(map(str, policy.tokenizer.stop_ids))}'))
+  for split in dict.fromkeys((
+      config.dataset.train, config.evaluation.validation,
+      config.evaluation.test)):
+    with checking('data'):
+      _report('data', f'{split}: {len(experiment.tasks(split))} tasks')
   states = experiment.initial_states()
   with checking('decode'):
     _check_decode(experiment, config_lib.params_of(states))
