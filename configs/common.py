@@ -30,8 +30,8 @@ MAGRPO = {
     'rollout.return_type': 'return_to_go', 'rollout.discount': 0.9,
     'advantage.group_key': ('env', 'agent', 'turn', 'branch'),
     'advantage.scale': 'none',
-    # The ratio is not clipped, although every turn but the first to be updated
-    # is off policy. Neither is the gradient.
+    # Neither the ratio nor the gradient is clipped, although all turns after
+    # the first that is updated are off policy.
     'loss.surrogate': 'unclipped', 'loss.aggregation': 'constant',
     'train.update_order': 'last_turn',
     'optimizer.warmup_updates': 0, 'optimizer.weight_decay': 0.0,
