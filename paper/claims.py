@@ -27,14 +27,16 @@ PAGE = _ROOT / 'docs/claims.md'
 _COLUMNS = (
     'claim', 'source', 'task', 'first (95 %)', 'second (95 %)', 'seeds',
     'p (Holm)', 'holds', 'command')
-# Scale -> command for one seed. Others have `launch/paper.sh`.
-_SCRIPTS = {
-    '135m': 'bash launch/real.sh --task factbook --seed 0',
-    'coder-0.5b': 'bash launch/real.sh --seed 0'}
+# Task -> options of launch/real.sh for one seed. Others have `launch/paper.sh`.
+_REAL = {
+    'writing/factbook': '--task factbook --seed 0',
+    'functions/humaneval': '--seed 0',
+    'problems/gsm8k': '--task gsm8k --seed 0'}
 _TASKS = {
     'writing/factbook': 'passages, return', 'writing/posts': 'posts, return',
     'functions/humaneval': 'HumanEval, return',
-    'functions/recipes': 'recipes, all tests', 'main/plan_path': 'Plan-Path',
+    'functions/recipes': 'recipes, all tests', 'problems/gsm8k': 'GSM8K',
+    'main/plan_path': 'Plan-Path',
     'problems/maths': 'word problems', 'problems/contests': 'recipes'}
 
 
@@ -66,8 +68,11 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
                   'writing/factbook/magrpo_cross before', '135m'),
             Claim('MAGRPO improves the untrained pair', 'coding table',
                   'functions/humaneval/magrpo_cross',
-                  'functions/humaneval/magrpo_cross before', 'coder-0.5b')],
-        'Passages: SmolLM2, 135 million parameters. HumanEval: '
+                  'functions/humaneval/magrpo_cross before', 'coder-0.5b'),
+            Claim('AT-GRPO improves the untrained pair', 'Tables 1, 2',
+                  'problems/gsm8k/at_grpo', 'problems/gsm8k/at_grpo before',
+                  'coder-0.5b')],
+        'Passages: SmolLM2, 135 million parameters. HumanEval and GSM8K: '
         'Qwen2.5-Coder, 494 million.'),
     'Generated tasks': (
         [Claim(text, source, *(
@@ -118,8 +123,7 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
                 ('mixed', 'an agent with the tree', 'R2, R3', 'sa_at_grpo'),
                 ('mixed', 'a central critic', 'R3', 'maac'),
                 ('mixed', 'MAGRPO', 'related work', 'magrpo'),
-                ('outcome', 'GRPO by task, agent and turn', 'R2, R3',
-                 'mas_grpo_agent_turn'),
+                ('outcome', 'GRPO by task', 'R2, R3', 'mas_grpo'),
                 ('outcome', 'GRPO with return-to-go', 'R4, meta',
                  'mas_grpo_to_go'),
                 ('outcome', 'an agent with the tree', 'R2, R3', 'sa_at_grpo'),
@@ -157,7 +161,7 @@ _HEAD = """\
 # Which claims of the papers hold here?
 
 Of {num} claims, {yes} hold, {no} fail, {undecided} are undecided, and
-{untested} is not tested. This command writes the page from `paper/results`:
+{untested} are not tested. This command writes the page from `paper/results`:
 
     python -m paper.claims
 
@@ -284,8 +288,9 @@ def _read(
 
 
 def _command(claim: Claim) -> str:
-  if claim.scale in _SCRIPTS:
-    return _SCRIPTS[claim.scale]
+  for task, options in _REAL.items():
+    if claim.first.startswith(f'{task}/'):
+      return f'bash launch/real.sh {options}'
   paths = dict.fromkeys(
       f'{path.removesuffix(" before")}/*'
       for path in (claim.first, claim.second))
