@@ -132,6 +132,22 @@ def _train(
       workdir, offset=meta.get('metrics_offset', 0 if is_resumed else None),
       writers=config.train.writers, config=config.to_dict())
 
+  def save(is_scheduled: bool) -> None:
+    """Starts to write a checkpoint with everything that resuming needs.
+
+    Only scheduled checkpoints can be the best, so that a run that was stopped
+    and resumed has the same best step as one that was not.
+    """
+    is_best = (
+        is_scheduled and loop.validation['validation/step'] == loop.step
+        and loop.validation['validation/success'] > loop.best_success)
+    if is_best:
+      loop.best_success = loop.validation['validation/success']
+    checkpoints_lib.check_space(workdir, states)
+    checkpoints.save(loop.step, states, {
+        'loop': dataclasses.asdict(loop), 'metrics_offset': writer.offset(),
+        'split_hash': split_hash, **experiment.identity()}, is_best=is_best)
+
   # ---- Evaluation before ----------------------------------------------------
   if not loop.step:
     before = _test(experiment, states, test_tasks, 0, workdir, 'before')
@@ -194,16 +210,12 @@ def _train(
     # Checkpoint.
     if loop.step % config.train.checkpoint_every == 0 or is_last:
       with clock.part('checkpoint'):
-        _save(
-            experiment, checkpoints, states, loop, writer, workdir, split_hash,
-            is_scheduled=True)
+        save(is_scheduled=True)
       saved_step = loop.step
 
   # ---- End ------------------------------------------------------------------
   if loop.step > saved_step:
-    _save(
-        experiment, checkpoints, states, loop, writer, workdir, split_hash,
-        is_scheduled=False)
+    save(is_scheduled=False)
   checkpoints.close()
   writer.close()
   if any(hosts.exchange(stop.is_set())):
@@ -373,24 +385,3 @@ def _validate(
   if result['success']:
     values['validation/turns_to_solve'] = result['mean_turns_to_solve']
   return values
-
-
-def _save(
-    experiment: config_lib.Experiment,
-    checkpoints: checkpoints_lib.Checkpoints, states: config_lib.States,
-    loop: LoopState, writer: metrics_lib.MetricsWriter, workdir: pathlib.Path,
-    split_hash: str, is_scheduled: bool) -> None:
-  """Starts to write a checkpoint with everything that resuming needs.
-
-  Only scheduled checkpoints can be the best, so that a run that was stopped and
-  resumed has the same best step as one that was not.
-  """
-  is_best = (
-      is_scheduled and loop.validation['validation/step'] == loop.step
-      and loop.validation['validation/success'] > loop.best_success)
-  if is_best:
-    loop.best_success = loop.validation['validation/success']
-  checkpoints_lib.check_space(workdir, states)
-  checkpoints.save(loop.step, states, {
-      'loop': dataclasses.asdict(loop), 'metrics_offset': writer.offset(),
-      'split_hash': split_hash, **experiment.identity()}, is_best=is_best)
