@@ -30,8 +30,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator, MappingView, Sequence
 import copy
-import decimal
-import fractions
 import itertools
 import json
 import sys
@@ -91,10 +89,6 @@ _PARTS = {
     frozenset.__eq__: ('frozenset', frozenset.__iter__),
     collections.deque.__eq__: ('deque', collections.deque.__iter__),
     range.__eq__: ('range', lambda x: (x.start, x.stop, x.step)),
-    fractions.Fraction.__eq__: (
-        'Fraction', lambda x: (x.numerator, x.denominator)),
-    decimal.Decimal.__eq__: (
-        'Decimal', lambda x: [decimal.Decimal.__str__(x)]),
     dict.__eq__: ('dict', dict.items),
     collections.Counter.__eq__: ('dict', dict.items),
     collections.OrderedDict.__eq__: (  # `dict.items` has another order.
@@ -220,7 +214,13 @@ def _describe(value: Any, kind: type) -> tuple[str, Any]:
       raise ValueError(
           f'it has an iterator over more than {MAX_ITERATED} values')
     return 'iterator', values
-  numpy = sys.modules.get('numpy')  # Otherwise no value is from there.
+  # A program that never imported a module has no value of it.
+  decimal, fractions, numpy = map(
+      sys.modules.get, ('decimal', 'fractions', 'numpy'))
+  if fractions and kind.__eq__ is fractions.Fraction.__eq__:
+    return 'Fraction', (value.numerator, value.denominator)
+  if decimal and kind.__eq__ is decimal.Decimal.__eq__:
+    return 'Decimal', [decimal.Decimal.__str__(value)]
   if numpy and isinstance(value, numpy.ndarray):
     array = numpy.asarray(value)  # Without a mask, and not a matrix.
     name = _ARRAYS.get(array.dtype.kind)
@@ -296,7 +296,13 @@ def _large_int(text: str) -> int:
   return value
 
 
-def _decimal(text: str) -> decimal.Decimal:
+def _fraction(numerator: int, denominator: int) -> Any:
+  import fractions  # Here: forks of a server without it are faster.
+  return fractions.Fraction(numerator, denominator)
+
+
+def _decimal(text: str) -> Any:
+  import decimal
   if len(text) <= _MAX_DECIMAL:
     value = decimal.Decimal(text)
     # Conversions and comparisons write the exponent out.
@@ -311,7 +317,7 @@ _FROM_PARTS = {
     'complex': ([float, float], complex),
     'int': ([str], _large_int),
     'range': ([int, int, int], range),
-    'Fraction': ([int, int], fractions.Fraction),
+    'Fraction': ([int, int], _fraction),
     'Decimal': ([str], _decimal),
     'numpy': ([str, list, list], _array),
     'object': ([str, bool, bool], Opaque)}
