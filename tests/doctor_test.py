@@ -37,6 +37,13 @@ def test_checks_are_printed_in_order_and_write_nothing(
   assert len(words.split()) <= 2
 
 
+def test_a_workdir_below_a_file_is_refused(echo_folder, tmp_path, capsys):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(errors.UserError, match='file is a file'):
+    doctor.examine(echo.experiment(echo_folder), tmp_path / 'file/run')
+  assert list(dict.fromkeys(_checks(capsys.readouterr()))) == CHECKS
+
+
 def test_a_failed_check_does_not_keep_others_from_running(
     echo_folder, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(
