@@ -204,11 +204,9 @@ class Workers:
             f' (first lost step: {contract.where_of(lost[0].requests[0])})'
             if lost else ''))
         self._restart_pool()
+        repeat = self._run_alone if self._in_a_row > 1 else self._start
         for batch in lost:
-          if self._in_a_row > 1:
-            self._run_alone(batch)
-          else:
-            self._start(batch)
+          repeat(batch)
       if self._server is not None and not self._server.is_running():
         self._restart_server()
 
