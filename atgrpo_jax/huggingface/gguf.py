@@ -111,6 +111,7 @@ def convert(
       gguf.dequantize(source.data[:1], source.tensor_type)
   except errors.UserError as error:
     raise errors.UserError(f'{file}: {error}') from error
+  # The metadata of damaged files have missing keys, wrong types and values.
   except (LookupError, NotImplementedError, TypeError, ValueError) as error:
     raise errors.UserError(
         f'{file} cannot be converted ({errors.one_line(error)}); copy or '

@@ -92,7 +92,7 @@ def disk_errors_as_user_errors(workdir: pathlib.Path) -> Iterator[None]:
     yield
   except errors.UserError:
     raise
-  except Exception as error:
+  except Exception as error:  # Disks and buckets have no common type.
     if is_remote(workdir):
       bucket = os.fspath(workdir).removeprefix(_SCHEME).partition('/')[0]
       is_unusable = is_from_client(error) or f'/{bucket}/' in str(error)
