@@ -17,6 +17,7 @@ from atgrpo_jax import config as config_lib
 from atgrpo_jax import doctor as doctor_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate as evaluate_lib
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import export as export_lib
 from atgrpo_jax import replay as replay_lib
 from atgrpo_jax import saved_config
@@ -75,7 +76,7 @@ class Run:
     self._processes.__exit__(*exception)
 
   @functools.cached_property
-  def experiment(self) -> config_lib.Experiment:
+  def experiment(self) -> experiment_lib.Experiment:
     """The typed objects of the run, built on first use."""
     if self._executor is None:
       raise errors.UserError(

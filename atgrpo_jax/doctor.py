@@ -19,8 +19,8 @@ import tempfile
 import jax
 import numpy as np
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import types
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import checkpoints
@@ -34,7 +34,7 @@ _NUM_TOKENS = 8  # Decoded tokens, at most.
 
 
 def examine(
-    experiment: config_lib.Experiment, workdir: pathlib.Path) -> None:
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
   """Prints a line per check; raises the first error that a run would raise."""
   config, failures = experiment.config, []
 
@@ -67,7 +67,7 @@ def examine(
       _report('data', f'{split}: {len(experiment.tasks(split))} tasks')
   states = experiment.initial_states()
   with checking('decode'):
-    _check_decode(experiment, config_lib.params_of(states))
+    _check_decode(experiment, experiment_lib.params_of(states))
   for name, policy in experiment.policies.items():
     if policy.trained != 'none':
       with checking('gradient'):
@@ -82,7 +82,7 @@ def _report(check: str, result: str) -> None:
 
 
 def _check_disk(
-    workdir: pathlib.Path, template: config_lib.States) -> str:
+    workdir: pathlib.Path, template: experiment_lib.States) -> str:
   """Raises unless the workdir can be written and holds a checkpoint."""
   size = checkpoints.num_bytes(template) / _GIB
   if files.is_remote(workdir):
@@ -123,7 +123,7 @@ def _check_decode(experiment, params) -> None:
 
 
 def _check_gradient(
-    experiment: config_lib.Experiment, states: config_lib.States,
+    experiment: experiment_lib.Experiment, states: experiment_lib.States,
     policy: policy_lib.Policy, reference: object) -> str:
   """Updates a policy on one microbatch of the longest groups."""
   length, longest = (

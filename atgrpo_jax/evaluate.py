@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import settings
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import grpo
@@ -315,7 +315,7 @@ def _timed_episode(
 
 
 def evaluate_run(
-    experiment: config_lib.Experiment, workdir: pathlib.Path,
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     checkpoint: str = checkpoints_lib.LATEST) -> None:
   """Evaluates a checkpoint, or the untrained team if the workdir has none.
 
@@ -375,7 +375,7 @@ def evaluate_run(
 # ---- Files ------------------------------------------------------------------
 
 
-def describe(experiment: config_lib.Experiment) -> dict[str, Any]:
+def describe(experiment: experiment_lib.Experiment) -> dict[str, Any]:
   """Returns the fields of an evaluation that identify its run."""
   config = experiment.config
   return {

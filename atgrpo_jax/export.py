@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.huggingface import peft
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
@@ -19,7 +20,7 @@ from atgrpo_jax.io import workdir as workdir_lib
 
 
 def export_run(
-    experiment: config_lib.Experiment, workdir: pathlib.Path,
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     checkpoint: str = checkpoints_lib.LATEST) -> None:
   """Exports every trained policy of a checkpoint to `workdir/export/<policy>`.
 

@@ -11,8 +11,8 @@ import types as python_types
 
 import numpy as np
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
@@ -25,7 +25,7 @@ _MAX_TOKENS = 16  # Of a reply.
 
 
 def rehearse(
-    experiment: config_lib.Experiment, task: env_api.Task) -> None:
+    experiment: experiment_lib.Experiment, task: env_api.Task) -> None:
   """Plays a task with two candidates, and compares them without critics.
 
   Raises the UserError that training would raise.

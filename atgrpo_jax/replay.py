@@ -19,9 +19,9 @@ from typing import Any
 
 import jax
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train as train_lib
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import metrics as metrics_lib
@@ -37,7 +37,7 @@ _MAX_SHOWN = 80  # Characters of a text that differs.
 
 
 def replay(
-    experiment: config_lib.Experiment, workdir: pathlib.Path,
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     step: str) -> bool:
   """Plays a step again and prints whether it equals the record.
 
@@ -78,7 +78,7 @@ def replay(
 
 
 def _play_training_step(
-    experiment: config_lib.Experiment, workdir: pathlib.Path,
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     step: str) -> list[tree_lib.Tree]:
   tasks = experiment.tasks(experiment.config.dataset.train)
   states = _states(experiment, workdir, int(step), tasks)
@@ -89,7 +89,7 @@ def _play_training_step(
 
 
 def _play_evaluation(
-    experiment: config_lib.Experiment, workdir: pathlib.Path,
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     name: str) -> list[tree_lib.Tree]:
   result = evaluate.read(workdir, name)
   tasks = experiment.tasks(result['split'])
@@ -104,7 +104,7 @@ def _play_evaluation(
   sampling = {
       name: result['sampling'][name] for name in experiment.evaluation_sampling}
   runner = experiment.runner(
-      config_lib.params_of(states), step=result['step'],
+      experiment_lib.params_of(states), step=result['step'],
       policy_map=result['policy_map'], **sampling)
   return [
       tree_lib.chain(task['task_id'], nodes)
@@ -112,8 +112,8 @@ def _play_evaluation(
 
 
 def _states(
-    experiment: config_lib.Experiment, workdir: pathlib.Path, step: int,
-    tasks: Sequence[env_api.Task]) -> config_lib.States:
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path, step: int,
+    tasks: Sequence[env_api.Task]) -> experiment_lib.States:
   """Returns the states before a step; repeats steps without a checkpoint."""
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
   saved = max((s for s in checkpoints.steps() if s <= step), default=0)

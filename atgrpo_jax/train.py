@@ -18,9 +18,9 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import rehearsal
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.distributed import hosts
@@ -70,7 +70,7 @@ class LoopState:
 
 
 def train(
-    experiment: config_lib.Experiment, workdir: pathlib.Path,
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     stop: signals.StopFlag | None = None) -> bool:
   """Trains to the limit of `config.train`; False if `stop` was set first."""
   with contextlib.ExitStack() as stack:
@@ -78,7 +78,7 @@ def train(
 
 
 def _train(
-    experiment: config_lib.Experiment, workdir: pathlib.Path,
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     stop: signals.StopFlag, stack: contextlib.ExitStack) -> bool:
   config = experiment.config
 
@@ -240,7 +240,7 @@ def _train(
 
 def draw_tasks(
     tasks: Sequence[env_api.Task], step: int,
-    experiment: config_lib.Experiment) -> list[env_api.Task]:
+    experiment: experiment_lib.Experiment) -> list[env_api.Task]:
   """Returns the tasks of a step: shuffled epochs, one after another.
 
   Depends on the seed and the step alone, so a resumed run needs no cursor. The
@@ -253,7 +253,7 @@ def draw_tasks(
 
 
 def rollout(
-    experiment: config_lib.Experiment, states: config_lib.States,
+    experiment: experiment_lib.Experiment, states: experiment_lib.States,
     tasks: Sequence[env_api.Task], *, step: int, clock: metrics_lib.StepClock,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[list[tree_lib.Tree], runner_lib.Usage]:
@@ -261,7 +261,7 @@ def rollout(
 
   Raises Stopped soon after `is_stopped` returns True.
   """
-  params = config_lib.params_of(states)
+  params = experiment_lib.params_of(states)
   runner = experiment.runner(
       params, step=step, is_stopped=is_stopped,
       temperature=experiment.config.rollout.temperature)
@@ -275,7 +275,7 @@ def rollout(
 
 
 def update(
-    experiment: config_lib.Experiment, states: config_lib.States,
+    experiment: experiment_lib.Experiment, states: experiment_lib.States,
     trees: Sequence[tree_lib.Tree], *, step: int,
     clock: metrics_lib.StepClock) -> dict[str, float]:
   """Updates every trained policy and critic on the trees of a step.
@@ -338,7 +338,7 @@ def _warn_of_overlap(
 
 
 def _warn_without_advantages(
-    experiment: config_lib.Experiment, workdir: pathlib.Path) -> None:
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
   """Names trained roles whose advantages were 0 in all steps so far."""
   if not hosts.is_first():  # It has the record.
     return
@@ -356,12 +356,12 @@ def _warn_without_advantages(
 
 
 def _test(
-    experiment: config_lib.Experiment, states: config_lib.States,
+    experiment: experiment_lib.Experiment, states: experiment_lib.States,
     tasks: Sequence[env_api.Task], step: int, workdir: pathlib.Path,
     name: str) -> dict[str, Any]:
   """Evaluates the test split and writes `evals/<name>.json`."""
   runner = experiment.runner(
-      config_lib.params_of(states), step=step,
+      experiment_lib.params_of(states), step=step,
       **experiment.evaluation_sampling)
   result = evaluate.describe(experiment) | evaluate.evaluate(
       runner, tasks, evaluate.transcripts_path(workdir, name))
@@ -370,11 +370,11 @@ def _test(
 
 
 def _validate(
-    experiment: config_lib.Experiment, states: config_lib.States,
+    experiment: experiment_lib.Experiment, states: experiment_lib.States,
     tasks: Sequence[env_api.Task], step: int) -> dict[str, float]:
   """Returns metrics of the validation split at the training temperature."""
   runner = experiment.runner(
-      config_lib.params_of(states), step=step,
+      experiment_lib.params_of(states), step=step,
       temperature=experiment.config.rollout.temperature)
   result = evaluate.evaluate(runner, tasks)
   values = {

@@ -25,8 +25,9 @@ LAYERS = (
     ' atgrpo_jax.doctor',
     *(f'atgrpo_jax.{name}' for name in (
         'train', 'viewer', 'evaluate', 'rehearsal', 'saved_config', 'config',
-        'settings', 'algorithms', 'rollout', 'sampling', 'learner',
-        'huggingface', 'model', 'rl', 'io', 'distributed', 'rules')),
+        'experiment', 'settings', 'algorithms', 'rollout', 'sampling',
+        'learner', 'huggingface', 'model', 'rl', 'io', 'distributed',
+        'rules')),
     'atgrpo_jax.types atgrpo_jax.errors',
 )
 _HEIGHTS = {

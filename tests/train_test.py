@@ -16,9 +16,9 @@ import types
 import numpy as np
 import pytest
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import main
 from atgrpo_jax import rules
 from atgrpo_jax import train
@@ -115,7 +115,7 @@ def test_a_killed_and_then_stopped_run_resumes_bit_for_bit(
 @pytest.mark.parametrize('step', [1, 3], ids=['rollout', 'validation'])
 def test_a_rollout_is_repeated_and_a_validation_finished(
     finished, echo_folder, tmp_path, capsys, monkeypatch, step):
-  stop, make_runner = signals.StopFlag(), config_lib.Experiment.runner
+  stop, make_runner = signals.StopFlag(), experiment_lib.Experiment.runner
 
   def runner(*args, **kwargs):
     if kwargs['step'] == step:
@@ -124,7 +124,7 @@ def test_a_rollout_is_repeated_and_a_validation_finished(
 
   experiment = echo.experiment(echo_folder, **CHANGES)
   with monkeypatch.context() as patched:
-    patched.setattr(config_lib.Experiment, 'runner', runner)
+    patched.setattr(experiment_lib.Experiment, 'runner', runner)
     assert not train.train(experiment, tmp_path, stop)
   assert f'stopped by SIGTERM after step {step};' in capsys.readouterr().out
   assert len(fault_injection.steps(tmp_path)) == step

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
+from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train
 from atgrpo_jax.learner import update
 from tests import echo
@@ -39,7 +39,7 @@ def test_adapters_train_separately_over_one_frozen_model(echo_folder):
   states = experiment.initial_states()
   # One sampling call serves both adapters.
   sampled = experiment.runner(
-      config_lib.params_of(states), step=0, temperature=1.0).policies
+      experiment_lib.params_of(states), step=0, temperature=1.0).policies
   assert sampled['first'].model is sampled['second'].model
   assert (sampled['first'].adapter, sampled['second'].adapter) == (0, 1)
   np.testing.assert_allclose(

@@ -1,0 +1,286 @@
+"""What a run holds: its environment, policies, critics, specs and executor.
+
+Training, evaluation, export and replay share an `Experiment`; `config.build`
+makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import ml_collections
+
+from atgrpo_jax import errors
+from atgrpo_jax import model
+from atgrpo_jax import rules
+from atgrpo_jax.algorithms import actor_critic
+from atgrpo_jax.algorithms import spec as spec_lib
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.huggingface import hub
+from atgrpo_jax.io import checkpoints as checkpoints_lib
+from atgrpo_jax.io import progress
+from atgrpo_jax.io import workdir as workdir_lib
+from atgrpo_jax.learner import batching
+from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.rollout import policies as policies_lib
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import workers as workers_lib
+from environments import datasets
+from environments import env_api
+
+# Trained policy or critic -> its state, or its parameters.
+States = dict[str, policy_lib.TrainState]
+Params = dict[str, policy_lib.Params]
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """The typed objects of a run; policies and critics are keyed by name."""
+
+  config: ml_collections.ConfigDict
+  environment: env_api.Environment
+  policy_map: policies_lib.PolicyMap
+  policies: dict[str, policy_lib.Policy]
+  buckets: batching.Buckets
+  rollout: spec_lib.RolloutSpec
+  advantage: spec_lib.AdvantageSpec
+  critic: spec_lib.CriticSpec
+  critics: dict[str, policy_lib.Policy]
+  executor: workers_lib.Workers
+
+  @functools.cached_property
+  def frozen_params(self) -> dict[str, model.Params]:
+    """Policy -> its frozen model; each model is loaded once per pool."""
+    loaded, frozen = {}, {}
+    for name, policy in self.policies.items():
+      if policy.trained != 'all':
+        dtype = policy.learner.dtype
+        key = policy.folder, dtype, policy.mesh
+        if key not in loaded:
+          loaded[key] = policy.load_params(dtype)
+        frozen[name] = loaded[key]
+    return frozen
+
+  @functools.cached_property
+  def references(self) -> dict[str, model.Params]:
+    """Trained policy -> its initial model, which is under an adapter.
+
+    Empty unless a KL penalty or the diagnosis reads it.
+    """
+    if (self.config.loss.kl_estimator == 'none'
+        and not self.config.train.diagnose_every):
+      return {}
+    return {
+        name: self.frozen_params.get(name)
+        or policy.load_params(policy.learner.dtype)
+        for name, policy in self.policies.items() if policy.trained != 'none'}
+
+  def initial_states(self) -> States:
+    """Returns every trained policy and critic before its first update."""
+    return {
+        name: learner.initial_state()
+        for name, learner in self._learners.items()}
+
+  def state_template(self) -> States:
+    """Returns shapes, dtypes and shardings of `initial_states`."""
+    return {
+        name: learner.state_template()
+        for name, learner in self._learners.items()}
+
+  @property
+  def _learners(self) -> dict[str, policy_lib.Policy]:
+    return {
+        name: policy for name, policy in self.policies.items()
+        if policy.trained != 'none'} | self.critics
+
+  def identity(self) -> dict[str, Any]:
+    """Returns what a checkpoint must match: config, models and code."""
+    return {
+        'config_hash': workdir_lib.config_hash(self.config.to_dict()),
+        'dtypes': self._dtypes, 'frozen': self._frozen_digests,
+        'files': self._file_digests, 'adapters': self._adapter_scales,
+        'code': self.code_digests}
+
+  @functools.cached_property
+  def code_digests(self) -> dict[str, str]:
+    """Function or module of the user that the config names -> its digest."""
+    modules = {
+        'environment.module': self.config.environment.module,
+        'dataset.builder': self.config.dataset.builder}
+    return rules.digests([
+        ('loss.surrogate', self.config.loss.surrogate),
+        *spec_lib.rule_names(self.rollout, self.advantage)]) | {
+            name: rules.module_digest(key, name)
+            for key, name in modules.items()
+            if name and name.partition('.')[0] != 'environments'}
+
+  @functools.cached_property
+  def _file_digests(self) -> dict[str, str]:
+    """Policy -> digest of the files of its model besides the weights."""
+    return {
+        name: hub.digest(policy.folder)
+        for name, policy in self.policies.items()}
+
+  @functools.cached_property
+  def _frozen_digests(self) -> dict[str, str]:
+    """Policy -> digest of its frozen model or reference."""
+    return self._digests(self.references | self.frozen_params)
+
+  def _digests(self, models: Mapping[str, model.Params]) -> dict[str, str]:
+    params = {id(frozen): frozen for frozen in models.values()}
+    digests = {
+        key: checkpoints_lib.digest(frozen) for key, frozen in params.items()}
+    return {name: digests[id(frozen)] for name, frozen in models.items()}
+
+  @property
+  def _dtypes(self) -> dict[str, str]:
+    return {
+        name: policy.learner.dtype for name, policy in self.policies.items()}
+
+  @property
+  def _adapter_scales(self) -> dict[str, float]:
+    return {
+        name: policy.lora.scale
+        for name, policy in self.policies.items() if policy.lora}
+
+  def restore(
+      self, checkpoints: checkpoints_lib.Checkpoints, workdir: pathlib.Path,
+      step: int | None = None) -> tuple[States, dict[str, Any]]:
+    """Restores the states and metadata of `step`, or of the newest checkpoint.
+
+    Without a checkpoint these are the initial states and an empty dict.
+    """
+    # Files may change later, so their digests are taken now.
+    identity = self.identity()
+    restored = checkpoints.restore(self.state_template(), step=step)
+    if restored is None:
+      return self.initial_states(), {}
+    prefix = f'The checkpoint of step {restored.step} in {workdir}'
+    if restored.meta['config_hash'] != identity['config_hash']:
+      raise errors.UserError(
+          f'{prefix} was saved with a config other than config.json; choose '
+          'another --workdir.')
+    for name in identity['frozen']:
+      saved, dtype = restored.meta['dtypes'][name], identity['dtypes'][name]
+      if dtype != saved:
+        raise errors.UserError(
+            f'{prefix} multiplied in {saved}, but model.dtype='
+            f'{self.config.model.dtype!r} stands for {dtype} on this machine. '
+            'Resume it on one of the same kind.')
+    self._check_files(restored.meta, identity['frozen'], prefix)
+    for name, digest in identity['code'].items():
+      if digest != restored.meta['code'][name]:
+        raise errors.UserError(
+            f'{prefix} used another {name!r}: the file of the module has '
+            'changed. Restore it, or choose another --workdir.')
+    return restored.state, restored.meta
+
+  def _check_files(
+      self, meta: dict[str, Any], frozen: dict[str, str], prefix: str) -> None:
+    """Raises UserError if files of a model differ from those of a run."""
+    for key, found, files in (
+        ('frozen', frozen, 'weights in {folder}'),
+        ('files', self._file_digests,
+         'tokenizer, template or config in {folder}'),
+        ('adapters', self._adapter_scales,
+         'lora_alpha or r in the folder of its adapter')):
+      for name, digest in found.items():
+        if digest != meta[key][name]:
+          files = files.format(folder=self.policies[name].folder)
+          raise errors.UserError(
+              f'{prefix} used another model for policy {name!r}: {files} have '
+              'changed. Restore them, or choose another --workdir.')
+
+  def trained_params(
+      self, workdir: pathlib.Path, checkpoint: str = checkpoints_lib.LATEST,
+  ) -> tuple[Params, int]:
+    """Loads the parameters of the policies, and the step of the checkpoint.
+
+    Without a checkpoint these are the initial parameters and 0. `checkpoint` is
+    a step, 'latest' or 'best'; see `Checkpoints.find`.
+    """
+    checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
+    restored = checkpoints.restore(
+        self.state_template(), step=checkpoints.find(checkpoint),
+        part=lambda states: params_of({
+            name: state for name, state in states.items()
+            if name in self.policies}))
+    checkpoints.close()
+    if restored is not None:
+      # Another kind of CPU may have loaded the models in another dtype.
+      comparable = {
+          name: frozen for name, frozen in self.frozen_params.items()
+          if self._dtypes[name] == restored.meta['dtypes'][name]}
+      self._check_files(
+          restored.meta, self._digests(comparable),
+          f'The checkpoint of step {restored.step} in {workdir}')
+      return restored.state, restored.step
+    return {
+        name: policy.initial_params()
+        for name, policy in self.policies.items()
+        if policy.trained != 'none'}, 0
+
+  def runner(
+      self, params: Params, *, step: int, temperature: float,
+      policy_map: policies_lib.PolicyMap | None = None,
+      is_stopped: Callable[[], bool] = lambda: False, top_k: int = 0,
+      top_p: float = 1.0) -> runner_lib.EpisodeRunner:
+    """Returns a runner that plays with the policies of a training step.
+
+    `policy_map` replaces that of the run.
+    """
+    return runner_lib.EpisodeRunner(
+        environment=self.environment,
+        policy_map=policy_map or self.policy_map,
+        policies=policies_lib.sampling_policies(
+            self.policies, params, self.frozen_params), buckets=self.buckets,
+        max_new_tokens=self.config.rollout.max_new_tokens,
+        temperature=temperature, seed=self.config.seed, train_step=step,
+        executor=self.executor, is_stopped=is_stopped,
+        alpha=self.rollout.alpha,
+        keep_truncated=self.config.rollout.keep_truncated,
+        step_seconds=self.config.environment.step_seconds, top_k=top_k,
+        top_p=top_p)
+
+  @property
+  def evaluation_sampling(self) -> dict[str, float]:
+    """Arguments of `runner` for evaluations."""
+    return {name: self.config.evaluation[name]
+            for name in ('temperature', 'top_k', 'top_p')}
+
+  @property
+  def critic_buckets(self) -> batching.Buckets:
+    """Static shapes of the critics."""
+    return dataclasses.replace(
+        self.buckets, prompt=self.critic.prompt_buckets or self.buckets.prompt)
+
+  def bound_critics(self, params: Params) -> actor_critic.Critics | None:
+    """Returns the critics with these parameters; None without critics."""
+    return actor_critic.bind_critics(
+        self.critic, self.critics, params, self.critic_buckets)
+
+  def tasks(self, split: str) -> list[env_api.Task]:
+    """Loads the tasks of a split and checks that their prompts fit."""
+    with (errors.as_user_error(),
+          progress.activity(lambda: f'reading split {split} …')):
+      tasks = datasets.load(
+          self.config.dataset.builder or self.config.environment.module, split,
+          self.config.dataset.data_dir or None,
+          self.config.dataset.config or None)
+    if len({*hosts.exchange(datasets.split_hash(tasks))}) > 1:
+      raise errors.UserError(
+          f'The processes of the run have different tasks in split {split!r}; '
+          'give every host the same files, and draw tasks with a fixed seed.')
+    policies_lib.check_first_prompts(
+        self.environment, tasks, self.policies, self.policy_map,
+        buckets=self.buckets, max_new_tokens=self.config.rollout.max_new_tokens)
+    return tasks
+
+
+def params_of(states: States) -> Params:
+  """Returns the parameters of each state."""
+  return {name: state.params for name, state in states.items()}
