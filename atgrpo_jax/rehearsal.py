@@ -14,6 +14,7 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax.algorithms import credit
+from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -46,7 +47,7 @@ def rehearse(
   rollout = dataclasses.replace(experiment.rollout, group_size=2)
   # Another task may work.
   with contextlib.suppress(errors.InfrastructureError):
-    trees = runner.play([credit.play_task(runner, task, rollout)])
+    trees = runner.play([play_lib.play_task(runner, task, rollout)])
     if not experiment.critics:
       credit.assign_advantages(trees, experiment.advantage, rollout)
 

@@ -23,6 +23,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train as train_lib
+from atgrpo_jax.algorithms import credit
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import workdir as workdir_lib
@@ -82,10 +83,7 @@ def _play_training_step(
     step: str) -> list[tree_lib.Tree]:
   tasks = experiment.tasks(experiment.config.dataset.train)
   states = _states(experiment, workdir, int(step), tasks)
-  trees, _ = train_lib.rollout(
-      experiment, states, train_lib.draw_tasks(tasks, int(step), experiment),
-      step=int(step), clock=metrics_lib.StepClock())
-  return trees
+  return _rollout(experiment, states, tasks, int(step))
 
 
 def _play_evaluation(
@@ -122,16 +120,24 @@ def _states(
   checkpoints.close()
   start = f'the checkpoint of step {saved}' if saved else 'the start'
   print(f'from {start} to step {step}')
-  clock = metrics_lib.StepClock()
   for past_step in range(saved, step):
-    trees, _ = train_lib.rollout(
-        experiment, states, train_lib.draw_tasks(tasks, past_step, experiment),
-        step=past_step, clock=clock)
-    train_lib.update(
+    trees = _rollout(experiment, states, tasks, past_step)
+    states, _ = train_lib.update(
         experiment, states, trees, step=past_step,
-        clock=clock)
+        clock=metrics_lib.StepClock())
     print(f'repeated step {past_step}')
   return states
+
+
+def _rollout(
+    experiment: experiment_lib.Experiment, states: experiment_lib.States,
+    tasks: Sequence[env_api.Task], step: int) -> list[tree_lib.Tree]:
+  """Returns the trees of a training step, with advantages."""
+  trees, _ = train_lib.rollout(
+      experiment, states, train_lib.draw_tasks(tasks, step, experiment),
+      step=step, clock=metrics_lib.StepClock())
+  return credit.assign_advantages(
+      trees, experiment.advantage, experiment.rollout)
 
 
 def _compare(

@@ -1,7 +1,7 @@
 """The training loop; read it from top to bottom.
 
-Each step plays E tasks (rollout), turns the returns in their trees into
-advantages (credit), and updates every policy on the groups of its roles
+Each step draws E tasks, plays them (rollout), turns the returns in their trees
+into advantages (credit), and updates every policy on the groups of its roles
 (gradient and update). In a run of several processes, each executes this loop;
 see `distributed.hosts`.
 """
@@ -23,6 +23,7 @@ from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import rehearsal
 from atgrpo_jax.algorithms import credit
+from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import metrics as metrics_lib
@@ -94,7 +95,7 @@ def _train(
     raise errors.UserError(
         "model.trained='none' for every policy, so there is nothing to train; "
         'train at least one, or use --mode=evaluate.')
-  credit.check(experiment.environment, experiment.rollout)
+  play_lib.check(experiment.environment, experiment.rollout)
   rehearsal.rehearse(experiment, train_tasks[0])
   _warn_of_overlap(config, train_tasks, {
       'evaluation.validation': validation_tasks, 'evaluation.test': test_tasks})
@@ -166,7 +167,7 @@ def _train(
     step = loop.step
     with metrics_lib.profile(
         workdir / 'profile', step, config.train.profile_steps):
-      # Rollout and credit. A resumed run repeats an interrupted rollout.
+      # Rollout. A resumed run repeats an interrupted one.
       tasks = draw_tasks(train_tasks, step, experiment)
       try:
         trees, usage = rollout(
@@ -174,10 +175,14 @@ def _train(
             is_stopped=stop.is_set)
       except signals.Stopped:
         break
+      # Credit.
+      trees = credit.assign_advantages(
+          trees, experiment.advantage, experiment.rollout)
       loop.step += 1
       loop.step_tokens = usage.completion_tokens
       loop.completion_tokens += usage.completion_tokens
       is_last = loop.fraction_done(config.train) >= 1
+      # Record, which also helps to explain an update that fails.
       with clock.part('records'):
         values = tree_lib.metrics(trees) | {
             f'budget/{name}': count for name, count in usage.counts().items()}
@@ -187,8 +192,9 @@ def _train(
               functools.partial(contract.show, experiment.environment),
               with_tokens=True)
       # Gradient and update.
-      values |= update(
+      states, update_values = update(
           experiment, states, trees, step=step, clock=clock)
+      values |= update_values
 
     # Validation.
     if loop.step % config.evaluation.validate_every == 0:
@@ -257,7 +263,7 @@ def rollout(
     tasks: Sequence[env_api.Task], *, step: int, clock: metrics_lib.StepClock,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[list[tree_lib.Tree], runner_lib.Usage]:
-  """Plays the tasks of `draw_tasks`; returns trees with advantages, and costs.
+  """Plays the tasks of `draw_tasks`; returns trees with returns, and costs.
 
   Raises Stopped soon after `is_stopped` returns True.
   """
@@ -266,9 +272,8 @@ def rollout(
       params, step=step, is_stopped=is_stopped,
       temperature=experiment.config.rollout.temperature)
   with clock.part('algorithm'):
-    trees = credit.collect(
-        runner, tasks, experiment.rollout, experiment.advantage,
-        experiment.bound_critics(params))
+    trees = play_lib.play(
+        runner, tasks, experiment.rollout, experiment.bound_critics(params))
   clock.move('algorithm', 'sample', runner.usage.sample_seconds)
   clock.move('algorithm', 'environment', runner.usage.environment_seconds)
   return trees, runner.usage
@@ -277,10 +282,11 @@ def rollout(
 def update(
     experiment: experiment_lib.Experiment, states: experiment_lib.States,
     trees: Sequence[tree_lib.Tree], *, step: int,
-    clock: metrics_lib.StepClock) -> dict[str, float]:
+    clock: metrics_lib.StepClock,
+) -> tuple[experiment_lib.States, dict[str, float]]:
   """Updates every trained policy and critic on the trees of a step.
 
-  Replaces `states` in place and returns metrics by name.
+  Donates `states`. Returns the new ones, and metrics by name.
   """
   train_config = experiment.config.train
   groups = {name: [] for name in experiment.policies if name in states}
@@ -300,9 +306,9 @@ def update(
     hosts.release_memory()
     # Dispatch all updates before waiting for any: policies on different pools
     # are updated at the same time.
-    updates = {}
+    new_states, updates = {}, {}
     for name, policy_groups in groups.items():
-      states[name], updates[name] = update_lib.update_policy(
+      new_states[name], updates[name] = update_lib.update_policy(
           experiment.policies[name], states[name], policy_groups,
           num_updates=train_config.updates_per_rollout,
           order=train_config.update_order,
@@ -310,14 +316,14 @@ def update(
           frozen_params=experiment.frozen_params.get(name))
     examples = tree_lib.value_examples_of(trees)
     for name, critic in experiment.critics.items():
-      states[name], updates[name] = update_lib.update_critic(
+      new_states[name], updates[name] = update_lib.update_critic(
           critic, states[name], examples, experiment.critic_buckets)
     for name, pending in updates.items():
       metrics = pending.metrics(f'Step {step + 1}, {name}')
       values |= {f'{name}/{metric}': x for metric, x in metrics.items()}
       values[f'{name}/num_updates'] = int(
-          hosts.fetch(states[name].num_updates))
-  return values
+          hosts.fetch(new_states[name].num_updates))
+  return new_states, values
 
 
 # ---- Parts of the loop ------------------------------------------------------

@@ -47,6 +47,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import rules
 from atgrpo_jax import settings
 from atgrpo_jax.algorithms import credit as credit_lib
+from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from benchmarks import tabular
@@ -196,9 +197,10 @@ class Laboratory:
     runner = tabular.make_runner(
         self.environment, self.policy, alpha=method.rollout.alpha, seed=seed,
         step=step)
-    trees = credit_lib.collect(
-        runner, self.tasks, method.rollout, method.advantage,
-        critic and critic.bind())
+    trees = credit_lib.assign_advantages(
+        play_lib.play(
+            runner, self.tasks, method.rollout, critic and critic.bind()),
+        method.advantage, method.rollout)
     if method.sums_later:
       trees = list(map(with_later_advantages, trees))
     return trees, runner.usage.model_calls
@@ -364,7 +366,7 @@ def report(
     num_calls: int) -> Iterator[dict]:
   """Measures and prints the row of a method, if it can play the game."""
   try:
-    credit_lib.check(laboratory.environment, method.rollout)
+    play_lib.check(laboratory.environment, method.rollout)
   except errors.UserError as error:
     print(f'No row: {method.name}. {error}', file=sys.stderr)
     return

@@ -27,6 +27,7 @@ from atgrpo_jax import model
 from atgrpo_jax import settings
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import credit as credit_lib
+from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
@@ -257,9 +258,9 @@ class Step:
         buckets=self._buckets, max_new_tokens=self._load.new_tokens,
         temperature=1.0, seed=0, train_step=next(self._steps),
         executor=self._executor)
-    trees = credit_lib.collect(
-        runner, self._tasks, self._rollout,
-        spec_lib.AdvantageSpec(**_CONFIG.advantage))
+    trees = credit_lib.assign_advantages(
+        play_lib.play(runner, self._tasks, self._rollout),
+        spec_lib.AdvantageSpec(**_CONFIG.advantage), self._rollout)
     assert runner.usage.completion_tokens == (
         len(self._policies) * self._load.completion_tokens)
     return list(tree_lib.groups_of(trees))

@@ -148,6 +148,7 @@ def experiment(folder: pathlib.Path, **changes: Any):
 def groups(experiment, states, step: int = 0):
   """The groups of a rollout, with advantages."""
   from atgrpo_jax import train
+  from atgrpo_jax.algorithms import credit
   from atgrpo_jax.io import metrics
   from atgrpo_jax.rollout import tree
 
@@ -155,7 +156,8 @@ def groups(experiment, states, step: int = 0):
       experiment, states,
       train.draw_tasks(experiment.tasks('train'), step, experiment),
       step=step, clock=metrics.StepClock())
-  return tree.groups_of(trees)
+  return tree.groups_of(credit.assign_advantages(
+      trees, experiment.advantage, experiment.rollout))
 
 
 def write_model(folder: pathlib.Path) -> pathlib.Path:

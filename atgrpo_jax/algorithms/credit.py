@@ -1,4 +1,4 @@
-"""The rollout of a training step: plays the tasks, then compares candidates.
+"""Credit: compares the candidates of a step and gives them advantages.
 
 AT-GRPO and MAGRPO compare the candidates of one prompt; plain GRPO on a team
 compares all actions of a task (arXiv 2510.11062, sections 4.1 and 5.1). The
@@ -12,57 +12,12 @@ import dataclasses
 
 import numpy as np
 
-from atgrpo_jax import errors
 from atgrpo_jax import types
-from atgrpo_jax.algorithms import actor_critic
-from atgrpo_jax.algorithms import at_grpo
 from atgrpo_jax.algorithms import grpo
-from atgrpo_jax.algorithms import magrpo
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages as advantages_lib
-from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
-
-_PLAY_TASK = {
-    'tree': at_grpo.play_task, 'parallel': grpo.play_task,
-    'joint': magrpo.play_task}
-
-
-def check(
-    environment: env_api.Environment, rollout: spec_lib.RolloutSpec) -> None:
-  """Raises UserError if the environment does not suit the rollout mode."""
-  if rollout.mode == 'joint':
-    magrpo.check(environment, rollout)
-    return
-  for phase in environment.phases:
-    if len(phase) != 1:
-      raise errors.UserError(
-          f'The roles {phase} act together, but rollout.mode={rollout.mode!r} '
-          'compares the candidates of one role at a time. Give each role a '
-          "separate phase, or use mode='joint'.")
-
-
-def play_task(
-    runner: runner_lib.EpisodeRunner, task: env_api.Task,
-    rollout: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
-  """Plays a task as `rollout.mode` says; returns its tree."""
-  return _PLAY_TASK[rollout.mode](runner, task, rollout)
-
-
-def collect(
-    runner: runner_lib.EpisodeRunner, tasks: Sequence[env_api.Task],
-    rollout: spec_lib.RolloutSpec, advantage: spec_lib.AdvantageSpec,
-    critics: actor_critic.Critics | None = None) -> list[tree_lib.Tree]:
-  """Plays tasks with distinct ids; returns their trees with advantages.
-
-  `critics` is used by the return type 'bootstrapped' only.
-  """
-  trees = runner.play([play_task(runner, task, rollout) for task in tasks])
-  if rollout.return_type == 'bootstrapped':
-    trees = actor_critic.with_values(
-        trees, runner.environment, runner.policy_map, rollout, critics)
-  return assign_advantages(trees, advantage, rollout)
 
 
 def assign_advantages(

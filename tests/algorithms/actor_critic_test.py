@@ -7,6 +7,7 @@ import pytest
 
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import credit
+from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from tests import specs
@@ -53,8 +54,9 @@ def play(
   advantage = specs.advantage(
       group_key=magrpo_test.GROUP_KEY, scale='none', baseline='critic')
   spec_lib.check_critic(critics.spec, rollout, advantage)
-  trees = credit.collect(
-      runner, [{'task_id': 'T'}], rollout, advantage, critics)
+  trees = credit.assign_advantages(
+      play_lib.play(runner, [{'task_id': 'T'}], rollout, critics),
+      advantage, rollout)
   assert len(set(asked)) == len(asked)
   targets = {}
   for example in tree_lib.value_examples_of(trees):

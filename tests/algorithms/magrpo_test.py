@@ -10,6 +10,7 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import credit
+from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 from tests import specs
@@ -75,10 +76,11 @@ def play(environment, group_key=GROUP_KEY, baseline='mean', scale='none',
       {'one': DIGITS}, dict.fromkeys(environment.roles, 'one'), environment,
       alpha=switches.get('alpha', 1.0))
   rollout = specs.rollout(**MAGRPO | switches)
-  credit.check(environment, rollout)
-  tree, = credit.collect(
-      runner, [{'task_id': 'T'}], rollout,
-      specs.advantage(group_key=group_key, baseline=baseline, scale=scale))
+  play_lib.check(environment, rollout)
+  tree, = credit.assign_advantages(
+      play_lib.play(runner, [{'task_id': 'T'}], rollout),
+      specs.advantage(group_key=group_key, baseline=baseline, scale=scale),
+      rollout)
   groups = {group.key[1:]: group for group in tree_lib.groups_of([tree])}
   return groups, tree.nodes
 
@@ -178,14 +180,16 @@ def test_sequential_roles_branch_in_turn():
 def test_rollout_with_too_many_joint_actions_is_refused():
   switches = MAGRPO | {'joint_actions': 'cross', 'group_size': 4}
   environment = Table({}, max_turns=2)
-  credit.check(environment, specs.rollout(max_joint_actions=272, **switches))
+  play_lib.check(
+      environment, specs.rollout(max_joint_actions=272, **switches))
   with pytest.raises(errors.UserError, match='max_joint_actions=271'):
-    credit.check(environment, specs.rollout(max_joint_actions=271, **switches))
+    play_lib.check(
+        environment, specs.rollout(max_joint_actions=271, **switches))
 
 
 def test_roles_that_act_together_need_mode_joint():
   with pytest.raises(errors.UserError, match="mode='tree'"):
-    credit.check(Table({}), specs.rollout())
+    play_lib.check(Table({}), specs.rollout())
 
 
 def test_reward_outside_its_range_is_refused():

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax.algorithms import credit
+from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from configs import common
 from tests import specs
@@ -69,9 +70,10 @@ def collect(runner, tasks, system, scale, **changes):
   for name, value in (common.SYSTEMS[system] | changes).items():
     section, _, key = name.partition('.')
     sections[section].setdefault(key, value)
-  groups = tree_lib.groups_of(credit.collect(
-      runner, tasks, specs.rollout(**sections['rollout']),
-      specs.advantage(**sections['advantage'])))
+  rollout = specs.rollout(**sections['rollout'])
+  groups = tree_lib.groups_of(credit.assign_advantages(
+      play_lib.play(runner, tasks, rollout),
+      specs.advantage(**sections['advantage']), rollout))
   return (
       np.concatenate([group.advantages for group in groups]),
       [''.join(scripted.texts_of(group)) for group in groups])

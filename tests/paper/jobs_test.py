@@ -13,7 +13,7 @@ from etils import epath
 import pytest
 
 from atgrpo_jax import settings
-from atgrpo_jax.algorithms import credit
+from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from paper import experiments
 from paper import records
@@ -38,7 +38,7 @@ def test_jobs_are_valid_configs(scale):
     spec_lib.check_terms(rollout, advantage)
     spec_lib.check_critic(
         spec_lib.CriticSpec(**config.critic), rollout, advantage)
-    credit.check(settings.make_environment(config, None), rollout)
+    play_lib.check(settings.make_environment(config, None), rollout)
 
 
 @pytest.mark.parametrize('scale', ['nano', '8b'])

@@ -13,7 +13,8 @@ import numpy as np
 
 from atgrpo_jax import model
 from atgrpo_jax import types
-from atgrpo_jax.algorithms import credit as credit_lib
+from atgrpo_jax.algorithms import credit
+from atgrpo_jax.algorithms import play
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.rollout import policies as policies_lib
@@ -193,9 +194,9 @@ def collect(
   """The trees of the tasks {task_id: goal} of `Counting`."""
   rollout = specs.rollout(**switches)
   runner = dataclasses.replace(runner, alpha=rollout.alpha)
-  return credit_lib.collect(
-      runner, [task(*pair) for pair in goals.items()], rollout,
-      specs.advantage(group_key=group_key, scale=scale))
+  return credit.assign_advantages(
+      play.play(runner, [task(*pair) for pair in goals.items()], rollout),
+      specs.advantage(group_key=group_key, scale=scale), rollout)
 
 
 def task(task_id: str, goal: int) -> env_api.Task:
