@@ -17,6 +17,7 @@ import statistics
 import time
 from typing import Any
 
+import ml_collections
 import numpy as np
 
 from atgrpo_jax import errors
@@ -309,6 +310,55 @@ def _timed_episode(
       break
     state = step.state
   return seconds, tokens
+
+
+# ---- In training -------------------------------------------------------------
+
+
+def warn_of_overlap(
+    config: ml_collections.ConfigDict, train_tasks: Sequence[env_api.Task],
+    held_out: Mapping[str, Sequence[env_api.Task]]) -> None:
+  """Names splits for evaluation, by their key, that hold training tasks."""
+  for key, tasks in held_out.items():
+    num_common = datasets.num_common(tasks, train_tasks)
+    if num_common:
+      split = config.evaluation[key.partition('.')[2]]
+      print(
+          f'warning: {num_common} of {len(tasks)} tasks of {key}={split!r} are '
+          f'also in dataset.train={config.dataset.train!r}, so they are not '
+          'held out.')
+
+
+def test(
+    experiment: experiment_lib.Experiment, states: experiment_lib.States,
+    tasks: Sequence[env_api.Task], step: int, workdir: pathlib.Path,
+    name: str) -> dict[str, Any]:
+  """Evaluates the test split and writes `evals/<name>.json`."""
+  runner = experiment.runner(
+      experiment_lib.params_of(states), step=step,
+      **experiment.evaluation_sampling)
+  result = describe(experiment) | evaluate(
+      runner, tasks, transcripts_path(workdir, name))
+  write(workdir, name, result)
+  return result
+
+
+def validate(
+    experiment: experiment_lib.Experiment, states: experiment_lib.States,
+    tasks: Sequence[env_api.Task], step: int) -> dict[str, float]:
+  """Returns metrics of the validation split at the training temperature."""
+  runner = experiment.runner(
+      experiment_lib.params_of(states), step=step,
+      temperature=experiment.config.rollout.temperature)
+  result = evaluate(runner, tasks)
+  values = {
+      'validation/step': step,
+      'validation/success': result['success'],
+      'validation/finished_success': result['finished_success'],
+      'validation/return': result['mean_return']}
+  if result['success']:
+    values['validation/turns_to_solve'] = result['mean_turns_to_solve']
+  return values
 
 
 # ---- The mode `evaluate` ----------------------------------------------------

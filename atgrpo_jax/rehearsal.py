@@ -1,12 +1,15 @@
-"""Plays a task with made-up replies, before a model is loaded or compiled.
+"""Shows mistakes of a training early, before a model is loaded or compiled.
 
-So a mistake in an environment or in a function of the user shows in seconds.
+A task is played with made-up replies, so that a mistake in an environment or in
+a function of the user shows in seconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import contextlib
 import dataclasses
+import pathlib
 import types as python_types
 
 import numpy as np
@@ -15,6 +18,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import play as play_lib
+from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
@@ -23,14 +27,27 @@ from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
 
 _MAX_TOKENS = 16  # Of a reply.
+# Roles without any advantage are reported after this many steps.
+CHECKED_STEPS = 10
 
 
-def rehearse(
-    experiment: experiment_lib.Experiment, task: env_api.Task) -> None:
-  """Plays a task with two candidates, and compares them without critics.
+def check(
+    experiment: experiment_lib.Experiment,
+    tasks: Sequence[env_api.Task]) -> None:
+  """Raises the UserError that training on `tasks` would raise.
 
-  Raises the UserError that training would raise.
+  Plays the first task with two candidates, and compares them without critics.
   """
+  config = experiment.config
+  if config.rollout.num_tasks > len(tasks):
+    raise errors.UserError(
+        f'rollout.num_tasks={config.rollout.num_tasks}, but the split '
+        f'{config.dataset.train!r} has {len(tasks)} tasks; lower it.')
+  if all(policy.trained == 'none' for policy in experiment.policies.values()):
+    raise errors.UserError(
+        "model.trained='none' for every policy, so there is nothing to train; "
+        'train at least one, or use --mode=evaluate.')
+  play_lib.check(experiment.environment, experiment.rollout)
   if isinstance(experiment.executor, workers_lib.Workers):
     contract.check_environment(experiment.environment)
   runner = _Rehearsal(
@@ -41,15 +58,31 @@ def rehearse(
               policy.tokenizer)
           for name, policy in experiment.policies.items()},
       buckets=experiment.buckets,
-      max_new_tokens=experiment.config.rollout.max_new_tokens, temperature=1.0,
-      seed=experiment.config.seed, train_step=0, executor=experiment.executor,
+      max_new_tokens=config.rollout.max_new_tokens, temperature=1.0,
+      seed=config.seed, train_step=0, executor=experiment.executor,
       alpha=experiment.rollout.alpha)
   rollout = dataclasses.replace(experiment.rollout, group_size=2)
   # Another task may work.
   with contextlib.suppress(errors.InfrastructureError):
-    trees = runner.play([play_lib.play_task(runner, task, rollout)])
+    trees = runner.play([play_lib.play_task(runner, tasks[0], rollout)])
     if not experiment.critics:
       credit.assign_advantages(trees, experiment.advantage, rollout)
+
+
+def warn_without_advantages(
+    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
+  """Names trained roles whose advantages were 0 in all steps so far."""
+  steps = metrics_lib.read(workdir)
+  roles = [
+      role for role, policy in experiment.policy_map.items()
+      if experiment.policies[policy].trained != 'none'
+      and all(step.get(f'{role}/zero_advantage') == 1 for step in steps)]
+  if roles:
+    print(
+        f'warning: {", ".join(roles)} had no advantage in {len(steps)} steps, '
+        'because all compared returns were equal, so nothing trains these '
+        'answers. If they are rewarded only later, set '
+        'rollout.return_type=monte_carlo; see docs/when_at_grpo.md.')
 
 
 class _Rehearsal(runner_lib.EpisodeRunner):

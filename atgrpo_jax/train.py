@@ -8,12 +8,11 @@ see `distributed.hosts`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import functools
 import pathlib
-from typing import Any
 
 import ml_collections
 import numpy as np
@@ -36,9 +35,6 @@ from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.viewer import report
 from environments import datasets
 from environments import env_api
-
-# Roles without any advantage are reported after this many steps.
-_CHECKED_STEPS = 10
 
 
 @dataclasses.dataclass
@@ -81,42 +77,26 @@ def train(
 def _train(
     experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     stop: signals.StopFlag, stack: contextlib.ExitStack) -> bool:
-  config = experiment.config
+  config, config_dict = experiment.config, experiment.config.to_dict()
 
   # ---- Data -----------------------------------------------------------------
   train_tasks = experiment.tasks(config.dataset.train)
   validation_tasks = experiment.tasks(config.evaluation.validation)
   test_tasks = experiment.tasks(config.evaluation.test)
-  if config.rollout.num_tasks > len(train_tasks):
-    raise errors.UserError(
-        f'rollout.num_tasks={config.rollout.num_tasks}, but the split '
-        f'{config.dataset.train!r} has {len(train_tasks)} tasks; lower it.')
-  if all(policy.trained == 'none' for policy in experiment.policies.values()):
-    raise errors.UserError(
-        "model.trained='none' for every policy, so there is nothing to train; "
-        'train at least one, or use --mode=evaluate.')
-  play_lib.check(experiment.environment, experiment.rollout)
-  rehearsal.rehearse(experiment, train_tasks[0])
-  _warn_of_overlap(config, train_tasks, {
+  rehearsal.check(experiment, train_tasks)
+  evaluate.warn_of_overlap(config, train_tasks, {
       'evaluation.validation': validation_tasks, 'evaluation.test': test_tasks})
   split_hash = datasets.split_hash(train_tasks)
 
   # ---- Workdir --------------------------------------------------------------
-  is_resumed = workdir_lib.check_config(workdir, config.to_dict())
+  is_resumed = workdir_lib.check_config(workdir, config_dict)
   lock = stack.enter_context(workdir_lib.lock(workdir))
-  workdir_lib.print_config(config.to_dict())
-  for dtype, remat in dict.fromkeys(
-      (policy.learner.dtype, policy.learner.remat)
-      for policy in experiment.policies.values()):
-    print(f'matrix products in {dtype}, which the backward pass '
-          f'{"recomputes" if remat else "keeps"}')
+  workdir_lib.print_config(config_dict)
 
   # ---- State ----------------------------------------------------------------
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
   states, meta = experiment.restore(checkpoints, workdir)
-  loop = LoopState(**{
-      field.name: meta['loop'][field.name]
-      for field in dataclasses.fields(LoopState)}) if meta else LoopState()
+  loop = LoopState(**meta['loop']) if meta else LoopState()
   print(f'resumes after step {loop.step}' if loop.step else 'starts afresh')
   if meta.get('split_hash', split_hash) != split_hash:
     raise errors.UserError(
@@ -126,12 +106,11 @@ def _train(
     before = evaluate.read(workdir, 'before')
     evaluate.check_comparable(
         before, test_tasks, experiment.evaluation_sampling)
-  workdir_lib.write_config(
-      workdir, config.to_dict(), experiment.code_digests)
+  workdir_lib.write_config(workdir, config_dict, experiment.code_digests)
   checkpoints_lib.check_space(workdir, experiment.state_template())
   writer = metrics_lib.MetricsWriter(
       workdir, offset=meta.get('metrics_offset', 0 if is_resumed else None),
-      writers=config.train.writers, config=config.to_dict())
+      writers=config.train.writers, config=config_dict)
 
   def save(is_scheduled: bool) -> None:
     """Starts to write a checkpoint with everything that resuming needs.
@@ -151,11 +130,12 @@ def _train(
 
   # ---- Evaluation before ----------------------------------------------------
   if not loop.step:
-    before = _test(experiment, states, test_tasks, 0, workdir, 'before')
+    before = evaluate.test(experiment, states, test_tasks, 0, workdir, 'before')
     print(f'held-out success before: {100 * before["success"]:.1f} %')
     for problem in evaluate.find_problems(before):
       print(f'warning: {problem}')
-    loop.validation = _validate(experiment, states, validation_tasks, 0)
+    loop.validation = evaluate.validate(
+        experiment, states, validation_tasks, 0)
 
   # ---- Loop -----------------------------------------------------------------
   progress = metrics_lib.Progress(config.train.num_steps)
@@ -176,8 +156,9 @@ def _train(
       except signals.Stopped:
         break
       # Credit.
-      trees = credit.assign_advantages(
-          trees, experiment.advantage, experiment.rollout)
+      with clock.part('algorithm'):
+        trees = credit.assign_advantages(
+            trees, experiment.advantage, experiment.rollout)
       loop.step += 1
       loop.step_tokens = usage.completion_tokens
       loop.completion_tokens += usage.completion_tokens
@@ -199,7 +180,7 @@ def _train(
     # Validation.
     if loop.step % config.evaluation.validate_every == 0:
       with clock.part('validation'), stop.deferred():
-        loop.validation = _validate(
+        loop.validation = evaluate.validate(
             experiment, states, validation_tasks, loop.step)
     values |= loop.validation | compiles.lap() | clock.lap()
     values |= runner_lib.worker_metrics(experiment.executor)
@@ -210,8 +191,8 @@ def _train(
       progress.update(
           loop.step, fraction_done=loop.fraction_done(config.train),
           values=values)
-    if loop.step == _CHECKED_STEPS:
-      _warn_without_advantages(experiment, workdir)
+    if loop.step == rehearsal.CHECKED_STEPS and hosts.is_first():
+      rehearsal.warn_without_advantages(experiment, workdir)
 
     # Checkpoint.
     if loop.step % config.train.checkpoint_every == 0 or is_last:
@@ -230,7 +211,8 @@ def _train(
           'resumes')
     return False
   stop.release()
-  after = _test(experiment, states, test_tasks, loop.step, workdir, 'after')
+  after = evaluate.test(
+      experiment, states, test_tasks, loop.step, workdir, 'after')
   lock.close()  # Otherwise the report would call the run 'running'.
   evaluate.print_comparison(before, after)
   if hosts.is_first():
@@ -288,14 +270,12 @@ def update(
 
   Donates `states`. Returns the new ones, and metrics by name.
   """
-  train_config = experiment.config.train
-  groups = {name: [] for name in experiment.policies if name in states}
-  for group in tree_lib.groups_of(trees):
-    if group.policy in groups:
-      groups[group.policy].append(group)
-  values = {}
-  every = train_config.diagnose_every
-  if every and step % every == 0:
+  config, values, all_groups = (
+      experiment.config.train, {}, tree_lib.groups_of(trees))
+  groups = {
+      name: [group for group in all_groups if group.policy == name]
+      for name in experiment.policies if name in states}
+  if config.diagnose_every and step % config.diagnose_every == 0:
     with clock.part('diagnosis'):
       for name, policy_groups in groups.items():
         values |= update_lib.diagnose(
@@ -310,8 +290,7 @@ def update(
     for name, policy_groups in groups.items():
       new_states[name], updates[name] = update_lib.update_policy(
           experiment.policies[name], states[name], policy_groups,
-          num_updates=train_config.updates_per_rollout,
-          order=train_config.update_order,
+          num_updates=config.updates_per_rollout, order=config.update_order,
           buckets=experiment.buckets, reference=experiment.references.get(name),
           frozen_params=experiment.frozen_params.get(name))
     examples = tree_lib.value_examples_of(trees)
@@ -324,70 +303,3 @@ def update(
       values[f'{name}/num_updates'] = int(
           hosts.fetch(new_states[name].num_updates))
   return new_states, values
-
-
-# ---- Parts of the loop ------------------------------------------------------
-
-
-def _warn_of_overlap(
-    config: ml_collections.ConfigDict, train_tasks: Sequence[env_api.Task],
-    held_out: Mapping[str, Sequence[env_api.Task]]) -> None:
-  """Names splits for evaluation, by their key, that hold training tasks."""
-  for key, tasks in held_out.items():
-    num_common = datasets.num_common(tasks, train_tasks)
-    if num_common:
-      split = config.evaluation[key.partition('.')[2]]
-      print(
-          f'warning: {num_common} of {len(tasks)} tasks of {key}={split!r} are '
-          f'also in dataset.train={config.dataset.train!r}, so they are not '
-          'held out.')
-
-
-def _warn_without_advantages(
-    experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
-  """Names trained roles whose advantages were 0 in all steps so far."""
-  if not hosts.is_first():  # It has the record.
-    return
-  steps = metrics_lib.read(workdir)
-  roles = [
-      role for role, policy in experiment.policy_map.items()
-      if experiment.policies[policy].trained != 'none'
-      and all(step.get(f'{role}/zero_advantage') == 1 for step in steps)]
-  if roles:
-    print(
-        f'warning: {", ".join(roles)} had no advantage in {len(steps)} steps, '
-        'because all compared returns were equal, so nothing trains these '
-        'answers. If they are rewarded only later, set '
-        'rollout.return_type=monte_carlo; see docs/when_at_grpo.md.')
-
-
-def _test(
-    experiment: experiment_lib.Experiment, states: experiment_lib.States,
-    tasks: Sequence[env_api.Task], step: int, workdir: pathlib.Path,
-    name: str) -> dict[str, Any]:
-  """Evaluates the test split and writes `evals/<name>.json`."""
-  runner = experiment.runner(
-      experiment_lib.params_of(states), step=step,
-      **experiment.evaluation_sampling)
-  result = evaluate.describe(experiment) | evaluate.evaluate(
-      runner, tasks, evaluate.transcripts_path(workdir, name))
-  evaluate.write(workdir, name, result)
-  return result
-
-
-def _validate(
-    experiment: experiment_lib.Experiment, states: experiment_lib.States,
-    tasks: Sequence[env_api.Task], step: int) -> dict[str, float]:
-  """Returns metrics of the validation split at the training temperature."""
-  runner = experiment.runner(
-      experiment_lib.params_of(states), step=step,
-      temperature=experiment.config.rollout.temperature)
-  result = evaluate.evaluate(runner, tasks)
-  values = {
-      'validation/step': step,
-      'validation/success': result['success'],
-      'validation/finished_success': result['finished_success'],
-      'validation/return': result['mean_return']}
-  if result['success']:
-    values['validation/turns_to_solve'] = result['mean_turns_to_solve']
-  return values

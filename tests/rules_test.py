@@ -257,7 +257,7 @@ def test_a_mistake_of_an_environment_shows_before_anything_is_compiled(
   experiment = dataclasses.replace(
       echo.experiment(echo_folder), environment=kind(1))
   with pytest.raises(errors.UserError, match=re.escape(words)):
-    rehearsal.rehearse(experiment, experiment.tasks('train')[0])
+    rehearsal.check(experiment, experiment.tasks('train'))
 
 
 def test_a_tree_has_no_return_type_of_the_user():
