@@ -30,6 +30,7 @@ from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import contract
+from atgrpo_jax.rollout import node as node_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
@@ -140,7 +141,7 @@ def play_episodes(
   return runner.play([
       grpo.play_episode(
           runner, task['task_id'], runner.reset(task),
-          runner_lib.positions(environment), branch=branch)
+          node_lib.positions(environment), branch=branch)
       for branch in branches for task in tasks])
 
 
@@ -288,10 +289,10 @@ def _timed_episode(
   """Returns seconds and generated tokens of one episode."""
   environment = runner.environment
   state, seconds, tokens = runner.reset(task), 0.0, 0
-  for turn, phase in runner_lib.positions(environment):
+  for position in node_lib.positions(environment):
     actions, role_seconds = {}, []
-    for role in environment.phases[phase]:
-      key = types.GroupKey(task['task_id'], role, turn, branch=0)
+    for role in environment.phases[position.phase]:
+      key = types.GroupKey(task['task_id'], role, position.turn, branch=0)
       start = time.perf_counter()
       group, = yield runner.sample({key: state}, group_size=1)
       role_seconds.append(time.perf_counter() - start)
@@ -300,13 +301,13 @@ def _timed_episode(
       actions[role] = runner.text_of(role, ids)
     seconds += max(role_seconds)
     step, = yield runner.step_environments(
-        [state], [actions], task_id=task['task_id'], turn=turn)
+        [state], [actions], task_id=task['task_id'], turn=position.turn)
     if tree_lib.failed(step):
       raise errors.InfrastructureError(
           f'Task {task["task_id"]!r} failed for a reason outside the model. '
           'Fix the error above and run the same command again.')
-    if step.done or not runner.has_room(
-        task['task_id'], (turn, phase), step.state):
+    if step.done or not node_lib.has_room(
+        runner, task['task_id'], position, step.state):
       break
     state = step.state
   return seconds, tokens

@@ -138,7 +138,7 @@ def _train(
         experiment, states, validation_tasks, 0)
 
   # ---- Loop -----------------------------------------------------------------
-  progress = metrics_lib.Progress(config.train.num_steps)
+  printer = metrics_lib.StepPrinter(config.train.num_steps)
   compiles, clock = metrics_lib.CompileCounter(), metrics_lib.StepClock()
   saved_step = loop.step
   stop.hold()
@@ -188,7 +188,7 @@ def _train(
     workdir_lib.check_exists(workdir)
     with clock.part('log'):
       writer.write(loop.step, values)
-      progress.update(
+      printer.update(
           loop.step, fraction_done=loop.fraction_done(config.train),
           values=values)
     if loop.step == rehearsal.CHECKED_STEPS and hosts.is_first():

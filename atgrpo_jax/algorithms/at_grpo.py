@@ -31,6 +31,7 @@ import numpy as np
 from atgrpo_jax.algorithms import grpo
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
+from atgrpo_jax.rollout import node as node_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -41,15 +42,15 @@ def play_task(
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
   """Runs Algorithm 1 on one task; returns its `Tree`, a spine."""
   state, nodes = runner.reset(task), []
-  positions = runner_lib.positions(runner.environment)
+  positions = node_lib.positions(runner.environment)
   for index, position in enumerate(positions):
     # Sample G candidates and step each of them from the state of the spine.
-    node = yield from runner.expand(
-        task['task_id'], state, position, group_size=spec.group_size)
+    node = yield from node_lib.expand(
+        runner, task['task_id'], state, position, group_size=spec.group_size)
     group, = node.groups
     returns, team_returns = group.returns, node.team_rewards
     if spec.return_type == 'monte_carlo':
-      node = runner.truncate(node, range(spec.group_size))
+      node = node_lib.truncate(runner, node, range(spec.group_size))
       continuations = yield from _continuations(
           runner, node, index, positions, spec)
       team_returns = team_returns + continuations
@@ -58,7 +59,7 @@ def play_task(
     tree_lib.check_any_known(returns, node)
     chosen = spec.select(
         returns, team_returns.astype(np.float32), runner.node_rng(group.key))
-    node = runner.truncate(node, [chosen])
+    node = node_lib.truncate(runner, node, [chosen])
     nodes.append(
         dataclasses.replace(node.with_returns([returns]), chosen=chosen))
     step = node.steps[chosen]
@@ -70,7 +71,7 @@ def play_task(
 
 def _continuations(
     runner: runner_lib.EpisodeRunner, node: tree_lib.Node, index: int,
-    positions: list[tuple[int, int]],
+    positions: list[node_lib.Position],
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
   """Sampled discounted team return after each candidate, [G] float64."""
   num = spec.num_continuations

@@ -18,6 +18,7 @@ import numpy as np
 from atgrpo_jax import rules
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
+from atgrpo_jax.rollout import node as node_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -31,7 +32,7 @@ def play_task(
   """G episodes of one task; returns their `Tree`, a root with G chains."""
   episodes = yield from play_episodes(
       runner, task['task_id'], runner.reset(task),
-      runner_lib.positions(runner.environment), num_episodes=spec.group_size,
+      node_lib.positions(runner.environment), num_episodes=spec.group_size,
       branch=0)
   root = episodes[0][0][0]
   tree_lib.check_any_known(
@@ -80,7 +81,7 @@ def with_returns(
 
 def play_episodes(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
-    positions: Sequence[tuple[int, int]], *, num_episodes: int,
+    positions: Sequence[node_lib.Position], *, num_episodes: int,
     branch: int) -> runner_lib.EpisodeCoroutine:
   """Plays independent episodes from `state` to their ends.
 
@@ -88,9 +89,9 @@ def play_episodes(
   candidate i continues as episode branch + i. Returns a list of `Episode`s.
   """
   first, *later = positions
-  root = yield from runner.expand(
-      task_id, state, first, group_size=num_episodes, branch=branch)
-  root = runner.truncate(root, range(num_episodes))
+  root = yield from node_lib.expand(
+      runner, task_id, state, first, group_size=num_episodes, branch=branch)
+  root = node_lib.truncate(runner, root, range(num_episodes))
   unfinished = [i for i in range(num_episodes) if not root.is_leaf(i)]
   chains = yield [
       play_episode(
@@ -104,14 +105,14 @@ def play_episodes(
 
 def play_episode(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
-    positions: Sequence[tuple[int, int]], *,
+    positions: Sequence[node_lib.Position], *,
     branch: int) -> runner_lib.EpisodeCoroutine:
   """Plays one episode; returns its nodes, with one candidate of each role."""
   nodes = []
   for position in positions:
-    node = yield from runner.expand(
-        task_id, state, position, group_size=1, branch=branch)
-    node = runner.truncate(node, [0])
+    node = yield from node_lib.expand(
+        runner, task_id, state, position, group_size=1, branch=branch)
+    node = node_lib.truncate(runner, node, [0])
     nodes.append(node)
     if node.is_leaf(0):
       break

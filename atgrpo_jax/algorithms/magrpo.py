@@ -36,6 +36,7 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
+from atgrpo_jax.rollout import node as node_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -47,14 +48,14 @@ def play_task(
   """All branches of one task; returns its `Tree`."""
   nodes, team_returns = yield from _expand(
       runner, task['task_id'], runner.reset(task),
-      runner_lib.positions(runner.environment), spec, branch=0)
+      node_lib.positions(runner.environment), spec, branch=0)
   tree_lib.check_any_known(team_returns, nodes[0])
   return tree_lib.Tree(task['task_id'], tuple(nodes))
 
 
 def _expand(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
-    positions: Sequence[tuple[int, int]], spec: spec_lib.RolloutSpec, *,
+    positions: Sequence[node_lib.Position], spec: spec_lib.RolloutSpec, *,
     branch: int) -> runner_lib.EpisodeCoroutine:
   """Plays everything that follows a state.
 
@@ -64,9 +65,9 @@ def _expand(
       `alpha`.
   """
   position, *later = positions
-  node = yield from runner.expand(
-      task_id, state, position, group_size=spec.group_size, branch=branch,
-      cross=spec.joint_actions == 'cross')
+  node = yield from node_lib.expand(
+      runner, task_id, state, position, group_size=spec.group_size,
+      branch=branch, cross=spec.joint_actions == 'cross')
   num_actions, weighted = len(node.steps), spec.alpha * node.team_rewards
   continued = range(num_actions)
   if spec.selection != 'all':
@@ -74,7 +75,7 @@ def _expand(
     chosen = spec.select(
         weighted, weighted, runner.node_rng(node.groups[0].key))
     node, continued = dataclasses.replace(node, chosen=chosen), [chosen]
-  node = runner.truncate(node, continued)
+  node = node_lib.truncate(runner, node, continued)
   continued = [j for j in continued if not node.is_leaf(j)]
   subtrees = yield [
       _expand(

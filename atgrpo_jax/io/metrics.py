@@ -15,7 +15,6 @@ import collections
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import contextlib
 import datetime
-import importlib
 import json
 import math
 import os
@@ -31,6 +30,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.proto import summary_pb2
 
 from atgrpo_jax import errors
+from atgrpo_jax import rules
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import files
 from atgrpo_jax.io import progress
@@ -220,15 +220,9 @@ def check_writers(names: Sequence[str]) -> None:
 
 
 def _writer_factory(name: str) -> Callable[..., Any]:
-  if name in _WRITERS:
-    return _WRITERS[name]
-  try:
-    return importlib.import_module(name).make_writer
-  except errors.USER_CODE_ERRORS as error:
-    raise errors.UserError(
-        f'train.writers names {name!r}, which is not {" or ".join(_WRITERS)} '
-        f'and cannot be used as a module ({errors.one_line(error)}); expected '
-        'a module with make_writer(workdir, config, first_step).') from error
+  return _WRITERS.get(name) or rules.load(
+      f'train.writers names {name!r}, which is not {" or ".join(_WRITERS)}',
+      name, 'make_writer')
 
 
 # Timers and progress.
@@ -321,7 +315,7 @@ def peak_memory() -> dict[str, float]:
   return values
 
 
-class Progress:
+class StepPrinter:
   """Prints one line per step."""
 
   def __init__(self, num_steps: int):

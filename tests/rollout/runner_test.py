@@ -10,6 +10,7 @@ import pytest
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.rollout import node as node_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.sampling import engine as engine_lib
@@ -99,8 +100,9 @@ def test_truncated_completion_is_empty_unless_kept(
   runner = dataclasses.replace(scripted.make_runner(
       {'one': {'A/a turn 0 total 0': ('0' * 11, '0' * 12)}, 'two': {}}),
       keep_truncated=keep_truncated)
-  node, = runner.play([runner.expand(
-      'A', scripted.State('A', goal=9), (0, 0), group_size=2)])
+  node, = runner.play([node_lib.expand(
+      runner, 'A', scripted.State('A', goal=9), node_lib.Position(0, 0),
+      group_size=2)])
   whole, cut = node.groups[0].candidates
   # The learner scores the same tokens in both cases.
   assert (whole.completion[-1], len(cut.completion)) == (scripted.STOP, 12)

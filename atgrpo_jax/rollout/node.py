@@ -1,0 +1,148 @@
+"""Expands the nodes of a tree: samples groups and steps their joint actions."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+import dataclasses
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from atgrpo_jax import types
+from atgrpo_jax.rollout import contract
+from atgrpo_jax.rollout import policies as policies_lib
+from atgrpo_jax.rollout import runner as runner_lib
+from atgrpo_jax.rollout import tree as tree_lib
+from environments import env_api
+
+
+class Position(NamedTuple):
+  """Where a node lies in an episode."""
+
+  turn: int  # From 0.
+  phase: int  # Index in `Environment.phases`.
+
+
+def positions(environment: env_api.Environment) -> list[Position]:
+  """The nodes of the longest episode, in order."""
+  return [
+      Position(turn, phase) for turn in range(environment.max_turns)
+      for phase in range(len(environment.phases))]
+
+
+def expand(
+    runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
+    position: Position, *, group_size: int, branch: int = 0,
+    cross: bool = False) -> runner_lib.EpisodeCoroutine:
+  """Samples a group for each role of a phase and steps each joint action.
+
+  This is where `Node.rewards` become the rewards of candidates.
+
+  Args:
+    task_id: names the groups, together with `branch`; see `types.GroupKey`.
+    state: the state before the phase.
+    position: of the node.
+    group_size: candidates of each role (G).
+    branch: see `task_id`.
+    cross: if True, all combinations of the roles' candidates are joint
+      actions; otherwise only candidates with equal index.
+
+  Returns:
+    A `Node` whose returns are the candidates' rewards.
+  """
+  turn, phase = position
+  roles = runner.environment.phases[phase]
+  keys = [types.GroupKey(task_id, role, turn, branch) for role in roles]
+  sampled = yield runner.sample(
+      dict.fromkeys(keys, state), group_size=group_size)
+  texts = [
+      [runner.text_of(role, ids) for ids in group.completions]
+      for role, group in zip(roles, sampled)]
+  candidates = range(group_size)
+  joint_actions = tuple(
+      itertools.product(candidates, repeat=len(roles)) if cross
+      else ((i,) * len(roles) for i in candidates))
+  actions = [
+      {role: role_texts[i]
+       for role, role_texts, i in zip(roles, texts, joint_action)}
+      for joint_action in joint_actions]
+  steps = yield runner.step_environments(
+      [state] * len(actions), actions, task_id=task_id, turn=turn)
+  if position == positions(runner.environment)[-1]:
+    contract.check_ended(
+        runner.environment, steps, roles, task_id=task_id, turn=turn)
+  node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
+  groups = []
+  for index, (key, group) in enumerate(zip(keys, sampled)):
+    rewards = node.rewards(key.role, runner.alpha)
+    groups.append(types.Group(
+        key=key, policy=runner.policy_map[key.role],
+        prompt=group.request.prompt,
+        messages=runner.observe(state, key),
+        candidates=tuple(
+            _candidate(node, index, i, key.role, rewards, *sample)
+            for i, sample in enumerate(zip(
+                group.completions, group.logprobs, texts[index])))))
+  return dataclasses.replace(node, groups=tuple(groups))
+
+
+def truncate(
+    runner: runner_lib.EpisodeRunner, node: tree_lib.Node,
+    joint_actions: Sequence[int]) -> tree_lib.Node:
+  """Ends the episodes of joint actions whose next prompt is too long.
+
+  Their steps are done and truncated, and keep their rewards.
+  """
+  steps = list(node.steps)
+  for j in joint_actions:
+    if not node.is_leaf(j) and not has_room(
+        runner, node.groups[0].key.task_id, Position(node.turn, node.phase),
+        steps[j].state):
+      steps[j] = dataclasses.replace(steps[j], done=True, truncated=True)
+      runner.usage.overlong_prompts += 1
+  return dataclasses.replace(node, steps=tuple(steps))
+
+
+def has_room(
+    runner: runner_lib.EpisodeRunner, task_id: str, position: Position,
+    state: env_api.State) -> bool:
+  """Whether the prompts of the phase after `position` fit."""
+  order = positions(runner.environment)
+  turn, phase = order[order.index(position) + 1]
+  for role in runner.environment.phases[phase]:
+    policy = runner.policy_of(role)
+    limit = policies_lib.prompt_limit(
+        runner.buckets, runner.max_new_tokens, policy.model.config)
+    messages = runner.observe(
+        state, types.GroupKey(task_id, role, turn, branch=0))
+    # `sample` finds the prompt in the cache of the tokenizer.
+    if len(policy.tokenizer.encode_prompt(messages)) > limit:
+      return False
+  return True
+
+
+def _candidate(
+    node: tree_lib.Node, group: int, candidate: int, role: str,
+    rewards: np.ndarray,
+    completion: np.ndarray, logprobs: np.ndarray, text: str) -> types.Candidate:
+  """A candidate from its joint actions, whose `rewards` for the role are [J].
+
+  Its reward is the mean of its joint actions that did not fail.
+  """
+  joint_actions = [
+      j for j, action in enumerate(node.joint_actions)
+      if action[group] == candidate]
+  known = [j for j in joint_actions if not node.failed(j)]
+  reward = float(np.mean(rewards[known])) if known else np.nan
+  steps = [node.steps[j] for j in known or joint_actions]
+  terms = collections.defaultdict(list)  # Not every step has all terms.
+  for step in steps:
+    for name, value in step.reward_terms.items():
+      terms[name].append(value)
+  return types.Candidate(
+      completion=completion, behavior_logprobs=logprobs, text=text,
+      reward=reward, return_=np.float32(reward), reward_terms={
+          name: float(np.mean(values)) for name, values in terms.items()},
+      outcome=steps[0].outcomes[role])
