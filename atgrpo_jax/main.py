@@ -77,6 +77,7 @@ STOPPED = signals.STOPPED  # Stopped by a signal; the same command resumes.
 def main(argv: list[str]) -> int:
   """Runs the selected mode; returns the exit status."""
   errors.refuse_arguments(argv)
+  _cache_programs()
   mode = _MODE.value
   process = {
       'coordinator_address': _COORDINATOR.value,
@@ -85,14 +86,20 @@ def main(argv: list[str]) -> int:
   # `doctor` reports mistakes beside those of other parts.
   if mode not in ('report', 'doctor'):
     settings.read(_CONFIG.value, None)
+  progress.watch()
+  # jax is imported here, so that mistakes in the flags are reported sooner.
+  loading = progress.activity(lambda: 'loading jax and other libraries …')
   if _CHECK.value:
-    from atgrpo_jax import config as config_lib
+    with loading:
+      from atgrpo_jax import config as config_lib
     config_lib.check(_CONFIG.value)
     return 0
   if mode == 'report':
-    from atgrpo_jax.viewer import report as report_lib
+    with loading:
+      from atgrpo_jax.viewer import report as report_lib
     workdir = files.as_path(_WORKDIR.value)
-    with files.disk_errors_as_user_errors(workdir):
+    with (files.disk_errors_as_user_errors(workdir),
+          progress.activity(lambda: 'writing the report …')):
       print(f'written to {report_lib.write(workdir)}')
     return 0
   if mode == 'compile_check':
@@ -101,16 +108,16 @@ def main(argv: list[str]) -> int:
       raise errors.UserError(
           '--mode=compile_check: --config has no section compile_check; see '
           'configs/pod.py.')
-    from atgrpo_jax import config as config_lib
-    from atgrpo_jax.compile_check import report
+    with loading:
+      from atgrpo_jax import config as config_lib
+      from atgrpo_jax.compile_check import report
+      progress.watch_compilations()
     config_lib.check_run(config)
     return 0 if report.compile_check(config)['fits'] else DOES_NOT_FIT
   stop = signals.StopFlag()
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.listen())
-    progress.watch()
-    # jax is imported here, so that mistakes in the flags are reported sooner.
-    with progress.activity(lambda: 'loading jax and other libraries …'):
+    with loading:
       from atgrpo_jax import api
       from atgrpo_jax.distributed import hosts
       progress.watch_compilations()
@@ -148,6 +155,18 @@ def run_mode(
     elif 'after' not in run.train():
       return STOPPED
     return 0
+
+
+def _cache_programs() -> None:
+  """Keeps compiled programs in the user's cache, unless jax is told otherwise.
+
+  The launch scripts name other folders.
+  """
+  cache = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+  os.environ.setdefault(
+      'JAX_COMPILATION_CACHE_DIR', os.path.join(cache, 'atgrpo_jax', 'jax'))
+  # A run has dozens of small programs.
+  os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
 
 
 # ---- Checks of the flags ----------------------------------------------------
