@@ -219,9 +219,9 @@ def _report(error: BaseException) -> int:
   wants_traceback = flags.FLAGS.is_parsed() and _TRACEBACK.value
   if isinstance(error, errors.REPORTED_ERRORS) and not wants_traceback:
     user_traceback = getattr(error, 'user_traceback', '')
-    print(f'{user_traceback}error: {error}', file=sys.stderr)
+    progress.print_error(f'{user_traceback}error: {error}')
   else:
-    traceback.print_exception(error)
+    progress.print_error(''.join(traceback.format_exception(error)).rstrip())
   return getattr(error, 'status', 1)
 
 

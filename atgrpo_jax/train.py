@@ -26,6 +26,8 @@ from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import metrics as metrics_lib
+from atgrpo_jax.io import progress
+from atgrpo_jax.io import provenance
 from atgrpo_jax.io import signals
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import update as update_lib
@@ -107,6 +109,8 @@ def _train(
     evaluate.check_comparable(
         before, test_tasks, experiment.evaluation_sampling)
   workdir_lib.write_config(workdir, config_dict, experiment.code_digests)
+  provenance.start(workdir, loop.step)
+  progress.copy_to(workdir / 'terminal.log')
   checkpoints_lib.check_space(workdir, experiment.state_template())
   writer = metrics_lib.MetricsWriter(
       workdir, offset=meta.get('metrics_offset', 0 if is_resumed else None),
@@ -207,12 +211,14 @@ def _train(
   writer.close()
   if any(hosts.exchange(stop.is_set())):
     name = max(hosts.exchange(stop.name))  # The signal of any process.
+    provenance.end(workdir, loop.step, f'stopped by {name}')
     print(f'stopped by {name} after step {loop.step}; the same command '
           'resumes')
     return False
   stop.release()
   after = evaluate.test(
       experiment, states, test_tasks, loop.step, workdir, 'after')
+  provenance.end(workdir, loop.step, 'finished')
   lock.close()  # Otherwise the report would call the run 'running'.
   evaluate.print_comparison(before, after)
   if hosts.is_first():

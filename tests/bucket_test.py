@@ -17,6 +17,7 @@ from atgrpo_jax.huggingface import hub
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics
+from atgrpo_jax.io import provenance
 from atgrpo_jax.viewer import report
 from paper import records
 from tests import checkout
@@ -146,8 +147,11 @@ def test_killed_run_resumes_with_equal_results(
   assert {
       name.removeprefix(prefix).split('/')[0]
       for name in emulator.objects if name.startswith(prefix)
-  } == {'checkpoints', 'config.json', 'evals', 'export', 'groups',
-        'metrics.jsonl', 'report.html', 'tensorboard'}
+  } - {'changes'} == {  # There are changes in a checkout that was edited.
+      'checkpoints', 'config.json', 'evals', 'export', 'groups',
+      'metrics.jsonl', 'provenance.jsonl', 'report.html', 'tensorboard'}
+  assert [event['event'] for event in provenance.read(folder)] == [
+      'started', 'resumed', 'finished']
   exported = json.loads((folder / 'export/shared/config.json').read_text())
   assert exported['model_type'] == 'qwen3'
   assert report.read_run(folder)['state'] == 'finished'

@@ -162,6 +162,15 @@ def write_whole(path: pathlib.Path, text: str) -> None:
     file.write(text.encode())
 
 
+def append(path: pathlib.Path, data: bytes) -> None:
+  """Adds bytes to the end of a file, which may not exist yet."""
+  if is_remote(path):  # An object in a bucket cannot grow.
+    path.write_bytes((path.read_bytes() if path.exists() else b'') + data)
+    return
+  with path.open('ab') as file:
+    file.write(data)
+
+
 @contextlib.contextmanager
 def whole_file(path: pathlib.Path) -> Iterator[BinaryIO]:
   """Opens a new file that replaces `path` atomically when the block ends."""

@@ -89,19 +89,14 @@ class MetricsWriter:
         name: number if math.isfinite(number) else None
         for name, number in numbers.items()}
     line = json.dumps(record, allow_nan=False).encode() + b'\n'
-    is_remote = files.is_remote(self._path)
-    content = self._path.read_bytes() if is_remote else b''
-    size = len(content) if is_remote else self._path.stat().st_size
+    stat = self._path.stat()
+    size = stat.length if files.is_remote(self._path) else stat.st_size
     if size != self._size:
       raise errors.LostWorkdirError(
           f'Another process wrote to {self._path}, which has {size} bytes '
           f'instead of {self._size}. Stop the other run, then run the same '
           'command again.')
-    if is_remote:  # An object in a bucket cannot grow.
-      self._path.write_bytes(content + line)
-    else:
-      with self._path.open('ab') as file:
-        file.write(line)
+    files.append(self._path, line)
     self._size += len(line)
     for writer in self._writers:
       writer.write_scalars(step, numbers)

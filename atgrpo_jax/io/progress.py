@@ -1,6 +1,7 @@
 """Says what the program is doing if the terminal has been silent for seconds.
 
-Only the command line calls `watch`; otherwise activities print nothing.
+Only the command line calls `watch`; otherwise activities print nothing, and
+nothing is copied.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 import contextlib
 import functools
+import io
+import pathlib
 import sys
 import threading
 import time
 from typing import TextIO
+
+from atgrpo_jax.io import files
 
 # jax records the start and the duration of a compilation.
 COMPILE = '/jax/core/compile/backend_compile_duration'
@@ -31,13 +36,15 @@ def activity(describe: Callable[[], str]) -> Iterator[None]:
 
 
 class _Stdout:
-  """A stream that remembers when it was written to."""
+  """A stream that remembers when it was written to, and can be copied."""
 
   def __init__(self, stream: TextIO):
     self._stream, self.written = stream, time.monotonic()
+    self.copy: TextIO = io.StringIO()  # Until `copy_to`.
 
   def write(self, text: str) -> int:
     self.written = time.monotonic()
+    self.copy.write(text)
     return self._stream.write(text)
 
   def __getattr__(self, name: str):
@@ -64,6 +71,22 @@ def watch() -> None:
           spoken = stdout.written
 
   threading.Thread(target=speak, daemon=True).start()
+
+
+def copy_to(path: pathlib.Path) -> None:
+  """Appends what the program has printed and will print to a local file."""
+  if isinstance(sys.stdout, _Stdout) and not files.is_remote(path):
+    earlier = sys.stdout.copy.getvalue()
+    sys.stdout.copy = path.open('a', buffering=1)
+    sys.stdout.copy.write(earlier)
+
+
+def print_error(text: str) -> None:
+  """Prints to stderr, and to the copy of what the program prints."""
+  print(text, file=sys.stderr)
+  if isinstance(sys.stdout, _Stdout):
+    with contextlib.suppress(OSError):  # The disk may be full.
+      print(text, file=sys.stdout.copy)
 
 
 def watch_compilations() -> None:

@@ -25,6 +25,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics as metrics_lib
+from atgrpo_jax.io import provenance
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.viewer import trees
 
@@ -94,6 +95,8 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
       'config': {
           name: repr(value)
           for name, value in sorted(workdir_lib.flatten(config).items())},
+      'provenance': [
+          workdir_lib.flatten(event) for event in provenance.read(workdir)],
       'plots': [
           _plot(title, metrics, steps)
           for title, metrics in _PLOTS.items() if steps]}

@@ -86,3 +86,15 @@ def test_sampling_counts_episodes_and_tokens(monkeypatch, capsys):
 
   runner.play([episode(1), episode(2)])
   assert seen == ['sampling: 1 of 2 episodes, 1,234 tokens']
+
+
+def test_what_is_printed_is_copied_from_the_start(
+    monkeypatch, capsys, tmp_path):
+  _watch(monkeypatch)
+  print('before')
+  progress.copy_to(tmp_path / 'terminal.log')
+  print('after')
+  progress.print_error('error: a reason')
+  assert (tmp_path / 'terminal.log').read_text() == (
+      'before\nafter\nerror: a reason\n')
+  assert capsys.readouterr() == ('before\nafter\n', 'error: a reason\n')

@@ -1,0 +1,102 @@
+"""Records what made a run, in `provenance.jsonl` of its workdir.
+
+Each start and each end of a training adds a line. A start names the command,
+the commits of this package and of the working directory, the versions of
+libraries, the devices and the hosts. Changes since a commit are in
+`changes/<sha256>.diff`. Nothing reads the record but people and the report.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from importlib import metadata
+import json
+import pathlib
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import jax
+
+from atgrpo_jax.distributed import hosts
+from atgrpo_jax.io import files
+
+_PACKAGES = 'atgrpo_jax', 'jax', 'jaxlib', 'libtpu', 'flax', 'optax'
+_MAX_DIFF = 1 << 20  # Characters.
+
+
+def start(workdir: pathlib.Path, step: int) -> None:
+  """Records that a training starts or resumes after `step` finished steps."""
+  names = hosts.exchange(socket.gethostname())
+  if not hosts.is_first():
+    return
+  devices = jax.devices()
+  versions = {
+      distribution.name: distribution.version for name in _PACKAGES
+      for distribution in metadata.distributions(name=name)}
+  folders = pathlib.Path(__file__).parents[2], pathlib.Path.cwd()
+  _append(workdir, {
+      'event': 'resumed' if step else 'started', 'step': step,
+      'command': shlex.join([sys.executable, *sys.argv]),
+      'commits': {
+          root: _commit(root, workdir)
+          for root in dict.fromkeys(map(_root, folders)) if root},
+      'versions': {'python': platform.python_version()} | versions,
+      'devices': f'{len(devices)} x {devices[0].device_kind}',
+      'hosts': names})
+
+
+def end(workdir: pathlib.Path, step: int, reason: str) -> None:
+  """Records that a training ended after `step` steps."""
+  if hosts.is_first():
+    _append(workdir, {'event': reason, 'step': step})
+
+
+def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """The events of a run; empty if none was recorded."""
+  path = workdir / 'provenance.jsonl'
+  if not path.exists():
+    return []
+  with files.read_errors_as_user_errors(path, 'delete it'):
+    return [*map(json.loads, path.read_text().splitlines())]
+
+
+def _append(workdir: pathlib.Path, event: dict[str, Any]) -> None:
+  now = datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
+  files.append(
+      workdir / 'provenance.jsonl',
+      json.dumps({'time': now} | event).encode() + b'\n')
+
+
+def _root(folder: pathlib.Path) -> str:
+  """The root of the Git repository that holds a folder, or ''."""
+  return _git(folder, 'rev-parse', '--show-toplevel').strip()
+
+
+def _commit(root: str, workdir: pathlib.Path) -> dict[str, Any]:
+  """The commit of a repository, and how its files differ from it."""
+  diff = _git(root, 'diff', 'HEAD')
+  untracked = _git(root, 'ls-files', '--others', '--exclude-standard')
+  found = {
+      'commit': _git(root, 'rev-parse', 'HEAD').strip(),
+      'untracked': untracked.splitlines()[:100]}
+  if diff:
+    name = hashlib.sha256(diff.encode()).hexdigest()[:16]
+    found['changes'] = f'changes/{name}.diff'
+    (workdir / 'changes').mkdir(exist_ok=True)
+    (workdir / found['changes']).write_text(diff[:_MAX_DIFF])
+  return found
+
+
+def _git(folder: str | pathlib.Path, *arguments: str) -> str:
+  """The output of git; '' if it fails or is not installed."""
+  try:
+    return subprocess.run(
+        ['git', '-C', folder, *arguments], text=True, errors='replace',
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60).stdout
+  except (OSError, subprocess.TimeoutExpired):
+    return ''

@@ -1,0 +1,47 @@
+"""The record tells which commit, changes and command made a run."""
+
+import subprocess
+import sys
+
+import jax
+
+from atgrpo_jax.io import provenance
+
+
+def git(folder, *arguments):
+  name = ('-c', 'user.name=a', '-c', 'user.email=a@b')
+  return subprocess.run(
+      ['git', '-C', folder, *name, *arguments], check=True, text=True,
+      stdout=subprocess.PIPE).stdout.strip()
+
+
+def test_each_start_and_end_is_recorded(tmp_path, monkeypatch):
+  repository, workdir = tmp_path / 'repository', tmp_path / 'workdir'
+  repository.mkdir()
+  workdir.mkdir()
+  git(repository, 'init', '-q')
+  (repository / 'rule.py').write_text('1\n')
+  git(repository, 'add', '.')
+  git(repository, 'commit', '-qm', 'Add a rule')
+  monkeypatch.chdir(repository)
+  monkeypatch.setattr(sys, 'argv', ['main.py', '--workdir=a b'])
+  assert provenance.read(workdir) == []
+
+  provenance.start(workdir, 0)
+  provenance.end(workdir, 3, 'stopped by SIGTERM')
+  (repository / 'rule.py').write_text('2\n')
+  (repository / 'new.py').write_text('')
+  provenance.start(workdir, 3)
+  first, end, second = provenance.read(workdir)
+
+  assert [first['event'], end['event'], second['event']] == [
+      'started', 'stopped by SIGTERM', 'resumed']
+  assert first['time'] <= end['time'] and second['step'] == end['step'] == 3
+  assert first['command'].endswith("main.py '--workdir=a b'")
+  assert first['versions']['jax'] == jax.__version__
+  commit = git(repository, 'rev-parse', 'HEAD')
+  assert first['commits'][str(repository)] == {
+      'commit': commit, 'untracked': []}
+  changed = second['commits'][str(repository)]
+  assert changed['commit'] == commit and changed['untracked'] == ['new.py']
+  assert '-1\n+2\n' in (workdir / changed['changes']).read_text()
