@@ -48,6 +48,7 @@ INSTALL_REQUIRES = [
     'orbax-checkpoint>=0.12.8',
     'pyarrow>=20',
     'safetensors>=0.8',
+    'scipy>=1.15',
     'tensorboardX>=2.6.2.2',
     # 4.9.9 cannot read data sets with a current protobuf.
     'tensorflow-datasets>=4.9.10',
@@ -65,7 +66,7 @@ EXTRAS_REQUIRE = {
     'maths': _MATHS,
     'factbook': _FACTBOOK,
     # Earlier releases do not read every float of a CSV file exactly.
-    'paper': ['matplotlib>=3.10', 'pandas>=3.1', 'scipy>=1.15'],
+    'paper': ['matplotlib>=3.10', 'pandas>=3.1'],
     'docs': [
         'mkdocs-api-autonav>=0.4',
         'mkdocs-material>=9.8.1',
@@ -86,7 +87,6 @@ EXTRAS_REQUIRE = {
         'mkdocstrings-python>=2.0.11',
         'pandas>=3.1',
         'playwright>=1.65',
-        'scipy>=1.15',
         'setuptools>=77',
         'pytest>=9.2',
         'pytest-xdist>=3.8',

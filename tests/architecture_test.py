@@ -43,6 +43,7 @@ ALLOWED = {
     'environments/dataset_files.py': {
         'tensorflow_datasets', 'huggingface_hub'},
     'environments/row_files.py': {'pyarrow'},
+    'environments/boards/board_game.py': {'scipy'},
     'environments/math_problems/formulas.py': {
         'latex2sympy2_extended', 'math_verify', 'sympy'},
 }

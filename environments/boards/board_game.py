@@ -74,6 +74,7 @@ import json
 from typing import Any, Protocol
 
 import numpy as np
+from scipy import optimize
 
 from environments import env_api
 from environments import sandbox as sandbox_lib
@@ -192,16 +193,28 @@ class Game(Protocol):
 
 
 Cell = tuple[int, int]  # Row and column, from the top left.
+Cells = tuple[Cell, ...]
 WALL, FREE = '#', '.'
 # Direction -> change of row and column.
 DELTAS = {'U': (-1, 0), 'D': (1, 0), 'L': (0, -1), 'R': (0, 1)}
 
 
 class GridGame(Game):
-  """A game on a grid whose moves are lists of directions."""
+  """Pieces move to goals on a grid; a move is a list of directions.
+
+  Directions are followed one by one until the board is solved; the rest of the
+  list is ignored. The potential of `progress` is the Manhattan distance of the
+  pieces to the goals under the best assignment, divided by its maximum.
+  """
 
   def max_moves(self, board: Board) -> int:
     """Maximum length of a move; a long random walk would solve any board."""
+
+  def pieces(self, board: Board) -> tuple[Cells, Cells]:
+    """The sorted cells of the pieces, and those of as many goals."""
+
+  def go(self, board: Board, direction: str) -> Board | None:
+    """The board after one direction; None if it is illegal."""
 
   def program_input(self, board: Board) -> dict[str, Any]:
     return dataclasses.asdict(board)
@@ -212,6 +225,47 @@ class GridGame(Game):
     if not all(isinstance(name, str) and name in DELTAS for name in value):
       return None
     return tuple(value)
+
+  def play(self, board: Board, move: Sequence[str]) -> tuple[Board, float]:
+    num_played = num_illegal = 0
+    for direction in move:
+      if self.solved(board):
+        break
+      num_played += 1
+      after = self.go(board, direction)
+      if after is None:
+        num_illegal += 1
+      else:
+        board = after
+    return board, num_illegal / max(num_played, 1)
+
+  def solved(self, board: Board) -> bool:
+    pieces, goals = self.pieces(board)
+    return pieces == goals
+
+  def progress(self, before: Board, after: Board) -> float:
+    max_distance = len(before.grid) + len(before.grid[0]) - 2
+    return (self._distance(before) - self._distance(after)) / (
+        max_distance * len(self.pieces(before)[0]))
+
+  def _distance(self, board: Board) -> int:
+    pieces, goals = map(np.array, self.pieces(board))
+    distances = np.abs(pieces[:, None] - goals).sum(axis=2)
+    return int(distances[optimize.linear_sum_assignment(distances)].sum())
+
+
+def ahead(cell: Cell, direction: str) -> Cell:
+  """The next cell in a direction."""
+  down, right = DELTAS[direction]
+  return cell[0] + down, cell[1] + right
+
+
+def draw(grid: Sequence[str], marks: Mapping[Cell, str]) -> str:
+  """A picture of a grid with a character on each marked cell."""
+  rows = [list(row) for row in grid]
+  for (row, column), mark in marks.items():
+    rows[row][column] = mark
+  return '\n'.join(map(''.join, rows))
 
 
 def check_grid(

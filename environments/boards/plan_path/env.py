@@ -1,11 +1,9 @@
 """Plan-Path: a team walks through a maze (arXiv 2510.11062, section 5).
 
-Moves are made one by one until the goal is reached. The rest of the list is
-ignored. A move into a wall or off the grid does nothing and is illegal. The
-potential of `progress` is the Manhattan distance to the goal, divided by the
-maximum. A list with more moves than the maze has cells is malformed. Mazes may
-have any size; those of the paper are 10x10.
-`environments.boards.board_game` describes teams and reward terms.
+A move into a wall or off the grid does nothing and is illegal. A list with more
+moves than the maze has cells is malformed. Mazes may have any size; those of
+the paper are 10x10. `environments.boards.board_game` describes teams, reward
+terms and the playing of moves.
 """
 
 from __future__ import annotations
@@ -69,40 +67,24 @@ class PlanPath(board_game.GridGame):
   def max_moves(self, board: Board) -> int:
     return len(board.grid) * len(board.grid[0])
 
+  def pieces(
+      self, board: Board) -> tuple[board_game.Cells, board_game.Cells]:
+    return (board.position,), (board.goal,)
+
+  def go(self, board: Board, direction: str) -> Board | None:
+    cell = board_game.ahead(board.position, direction)
+    if not board_game.is_free(board.grid, cell):
+      return None
+    return dataclasses.replace(board, position=cell)
+
   def show(self, board: Board) -> str:
-    rows = [list(row) for row in board.grid]
-    rows[board.goal[0]][board.goal[1]] = 'G'
-    rows[board.position[0]][board.position[1]] = 'A'
-    return '\n'.join(map(''.join, rows))
+    return board_game.draw(
+        board.grid, {board.goal: 'G', board.position: 'A'})
 
   def describe(self, board: Board) -> str:
     return (
         f'Position: {json.dumps(board.position)}. '
         f'Goal: {json.dumps(board.goal)}.')
-
-  def play(self, board: Board, move: Sequence[str]) -> tuple[Board, float]:
-    position = board.position
-    num_moves = num_illegal = 0
-    for direction in move:
-      if position == board.goal:
-        break
-      num_moves += 1
-      down, right = board_game.DELTAS[direction]
-      cell = (position[0] + down, position[1] + right)
-      if board_game.is_free(board.grid, cell):
-        position = cell
-      else:
-        num_illegal += 1
-    return (
-        dataclasses.replace(board, position=position),
-        num_illegal / max(num_moves, 1))
-
-  def solved(self, board: Board) -> bool:
-    return board.position == board.goal
-
-  def progress(self, before: Board, after: Board) -> float:
-    max_distance = len(before.grid) + len(before.grid[0]) - 2
-    return (_distance(before) - _distance(after)) / max_distance
 
 
 make_environment = functools.partial(board_game.make_environment, PlanPath())
@@ -125,19 +107,12 @@ def shortest_path_length(
     grid: Sequence[str], start: Sequence[int], goal: Sequence[int]
 ) -> int | None:
   """Length of a shortest path between free cells; None if there is none."""
-  queue = [tuple(start)]
   lengths = {tuple(start): 0}
-  for row, column in queue:
-    if (row, column) == tuple(goal):
-      return lengths[row, column]
-    for down, right in board_game.DELTAS.values():
-      cell = (row + down, column + right)
-      if cell not in lengths and board_game.is_free(grid, cell):
-        lengths[cell] = lengths[row, column] + 1
-        queue.append(cell)
-  return None
-
-
-def _distance(board: Board) -> int:
-  return (abs(board.position[0] - board.goal[0])
-          + abs(board.position[1] - board.goal[1]))
+  queue = [*lengths]
+  for cell in queue:  # Grows during the iteration.
+    for direction in board_game.DELTAS:
+      after = board_game.ahead(cell, direction)
+      if after not in lengths and board_game.is_free(grid, after):
+        lengths[after] = lengths[cell] + 1
+        queue.append(after)
+  return lengths.get(tuple(goal))

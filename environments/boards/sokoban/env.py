@@ -1,11 +1,9 @@
 """Sokoban: a team pushes boxes onto goals in a room (arXiv 2510.11062).
 
-Moves are made one by one until every box is on a goal. The rest of the list is
-ignored. A move into a wall, off the grid, or of a box that cannot be pushed
-does nothing and is illegal. The potential of `progress` is the Manhattan
-distance of the boxes to the goals under the best assignment, divided by the
-maximum. Rooms may have any size; the generated ones have 6x6 cells.
-`environments.boards.board_game` describes teams and reward terms.
+A move into a wall, off the grid, or of a box that cannot be pushed does nothing
+and is illegal. Rooms may have any size; the generated ones have 6x6 cells.
+`environments.boards.board_game` describes teams, reward terms and the playing
+of moves.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ class Board:
 
   grid: tuple[str, ...]  # Rows of '#' (wall) and '.' (free).
   player: board_game.Cell  # Row and column, from the top left.
-  boxes: tuple[board_game.Cell, ...]  # Sorted cells.
-  goals: tuple[board_game.Cell, ...]  # Sorted cells, one per box.
+  boxes: board_game.Cells  # Sorted.
+  goals: board_game.Cells  # Sorted, one per box.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,101 +79,35 @@ class Sokoban(board_game.GridGame):
     # A push may need a walk through the room, so the limit is quadratic.
     return max(100, (len(board.grid) * len(board.grid[0]))**2 // 16)
 
+  def pieces(
+      self, board: Board) -> tuple[board_game.Cells, board_game.Cells]:
+    return board.boxes, board.goals
+
+  def go(self, board: Board, direction: str) -> Board | None:
+    cell = board_game.ahead(board.player, direction)
+    beyond = board_game.ahead(cell, direction)
+    if not board_game.is_free(board.grid, cell):
+      return None
+    if cell not in board.boxes:
+      return dataclasses.replace(board, player=cell)
+    if not board_game.is_free(board.grid, beyond) or beyond in board.boxes:
+      return None
+    boxes = [beyond if box == cell else box for box in board.boxes]
+    return dataclasses.replace(board, player=cell, boxes=tuple(sorted(boxes)))
+
   def show(self, board: Board) -> str:
-    rows = [list(row) for row in board.grid]
-    for row, column in board.goals:
-      rows[row][column] = 'G'
-    for row, column in board.boxes:
-      rows[row][column] = '*' if (row, column) in board.goals else 'B'
-    row, column = board.player
-    rows[row][column] = '+' if board.player in board.goals else 'A'
-    return '\n'.join(map(''.join, rows))
+    return board_game.draw(board.grid, {
+        **dict.fromkeys(board.goals, 'G'),
+        **{box: '*' if box in board.goals else 'B' for box in board.boxes},
+        board.player: '+' if board.player in board.goals else 'A'})
 
   def describe(self, board: Board) -> str:
     return (
         f'Player: {json.dumps(board.player)}. '
         f'Boxes: {json.dumps(board.boxes)}. Goals: {json.dumps(board.goals)}.')
 
-  def play(self, board: Board, move: Sequence[str]) -> tuple[Board, float]:
-    num_moves = num_illegal = 0
-    for direction in move:
-      if self.solved(board):
-        break
-      num_moves += 1
-      after = _push(board, direction)
-      if after is None:
-        num_illegal += 1
-      else:
-        board = after
-    return board, num_illegal / max(num_moves, 1)
-
-  def solved(self, board: Board) -> bool:
-    return board.boxes == board.goals
-
-  def progress(self, before: Board, after: Board) -> float:
-    size = len(before.grid) + len(before.grid[0]) - 2
-    max_distance = size * len(before.boxes)
-    return (_distance(before) - _distance(after)) / max_distance
-
 
 make_environment = functools.partial(board_game.make_environment, Sokoban())
-
-
-def _push(board: Board, direction: str) -> Board | None:
-  """The board after a move of the player; None if the move is illegal."""
-  down, right = board_game.DELTAS[direction]
-  cell = (board.player[0] + down, board.player[1] + right)
-  beyond = (cell[0] + down, cell[1] + right)
-  if not board_game.is_free(board.grid, cell):
-    return None
-  if cell not in board.boxes:
-    return dataclasses.replace(board, player=cell)
-  if not board_game.is_free(board.grid, beyond) or beyond in board.boxes:
-    return None
-  boxes = [beyond if box == cell else box for box in board.boxes]
-  return dataclasses.replace(board, player=cell, boxes=tuple(sorted(boxes)))
-
-
-def _distance(board: Board) -> int:
-  """Minimum sum of Manhattan distances, over assignments of boxes to goals."""
-  return _min_assignment([
-      [abs(box[0] - goal[0]) + abs(box[1] - goal[1]) for goal in board.goals]
-      for box in board.boxes])
-
-
-def _min_assignment(costs: Sequence[Sequence[int]]) -> int:
-  """Minimum sum of costs [N][N] with one of each row and column.
-
-  Adds one row after another along a shortest augmenting path (the Hungarian
-  algorithm), which takes N**3 steps.
-  """
-  size = len(costs)
-  # Column -> row; the last column holds the row that is added.
-  row_of = [-1] * (size + 1)
-  row_prices, column_prices = [0] * size, [0] * (size + 1)
-  for added in range(size):
-    column, row_of[size] = size, added
-    distances, previous = [math.inf] * size, [size] * size
-    reached = [size]
-    while row_of[column] >= 0:
-      row, open_columns = row_of[column], set(range(size)) - set(reached)
-      for other in open_columns:
-        distance = costs[row][other] - row_prices[row] - column_prices[other]
-        if distance < distances[other]:
-          distances[other], previous[other] = distance, column
-      nearest = min(open_columns, key=distances.__getitem__)
-      step = distances[nearest]
-      for other in reached:
-        row_prices[row_of[other]] += step
-        column_prices[other] -= step
-      for other in open_columns:
-        distances[other] -= step
-      column = nearest
-      reached.append(column)
-    while column != size:
-      row_of[column] = row_of[previous[column]]
-      column = previous[column]
-  return sum(costs[row_of[column]][column] for column in range(size))
 
 
 # Tasks.
@@ -195,23 +127,19 @@ def random_task(rng: np.random.Generator, num_boxes: int = 1) -> dict[str, Any]:
         goals=sorted(others[num_boxes:]))
     if _has_dead_box(task):
       continue  # Two thirds of all rooms; the search would take longer.
-    pushes = min_pushes(task)
+    pushes = min_cost(task, walks_are_free=True)
     # Twenty random moves solve 0.8 % of the remaining rooms with one box (2.5 %
     # if 2 pushes suffice) and 0.04 % with two boxes. A hundred moves solve
     # 4.2 % and 0.5 %.
     if pushes is not None and pushes > num_boxes:
-      return task | dict(pushes=pushes, moves=min_moves(task))
+      return task | dict(
+          pushes=pushes, moves=min_cost(task, walks_are_free=False))
 
 
 def canonical_form(task: env_api.Task) -> str:
   """Equal for rooms that differ only by rotation and reflection."""
-  rows = [list(row) for row in task['grid']]
-  for row, column in task['goals']:
-    rows[row][column] = 'g'
-  for row, column in task['boxes']:
-    rows[row][column] = 'B' if rows[row][column] == 'g' else 'b'
-  row, column = task['player']
-  rows[row][column] = 'P' if rows[row][column] == 'g' else 'p'
+  rules = Sokoban()
+  rows = rules.show(rules.start(task)).split('\n')
   copies = []
   for _ in range(4):
     rows = list(zip(*rows[::-1]))  # A quarter turn.
@@ -222,40 +150,34 @@ def canonical_form(task: env_api.Task) -> str:
 def _has_dead_box(task: env_api.Task) -> bool:
   """True if a box could not reach any goal even if it were alone."""
   grid, alive = task['grid'], [tuple(goal) for goal in task['goals']]
-  for row, column in alive:  # Grows during the iteration.
-    for down, right in board_game.DELTAS.values():
-      cell = (row - down, column - right)
-      player = (row - 2 * down, column - 2 * right)
+  for after in alive:  # Grows during the iteration.
+    for direction in board_game.DELTAS:
+      cell = board_game.ahead(after, direction)
+      player = board_game.ahead(cell, direction)
       if (cell not in alive and board_game.is_free(grid, cell)
           and board_game.is_free(grid, player)):
         alive.append(cell)
   return any(tuple(box) not in alive for box in task['boxes'])
 
 
-def min_moves(task: env_api.Task) -> int | None:
-  """Minimum number of moves that solve a room; None without a solution."""
+def min_cost(task: env_api.Task, walks_are_free: bool) -> int | None:
+  """Minimum number of moves, or of pushes, that solve a room.
+
+  None without a solution.
+  """
   search = _Search(task)
   reached = frontier = search.solved
-  num_moves = 0
-  while frontier and not frontier & search.start:
-    frontier = search.before(frontier, pushes=True) & ~reached
-    reached |= frontier
-    num_moves += 1
-  return num_moves if frontier else None
-
-
-def min_pushes(task: env_api.Task) -> int | None:
-  """Minimum number of pushes that solve a room; None without a solution."""
-  search = _Search(task)
-  frontier, reached, num_pushes = search.solved, 0, 0
+  cost = 0
   while frontier:
-    while frontier:  # Walk to all reachable cells.
-      reached |= frontier
+    while walks_are_free and frontier:  # Walk to all reachable cells.
       frontier = search.before(frontier, pushes=False) & ~reached
+      reached |= frontier
     if reached & search.start:
-      return num_pushes
-    frontier = search.before(reached, pushes=True) & ~reached
-    num_pushes += 1
+      return cost
+    frontier = search.before(
+        reached if walks_are_free else frontier, pushes=True) & ~reached
+    reached |= frontier
+    cost += 1
   return None
 
 

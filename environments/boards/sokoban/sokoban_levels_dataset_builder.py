@@ -61,9 +61,9 @@ def parse_level(rows: Sequence[str]) -> dict[str, Any]:
   if len(players) != 1:
     raise ValueError(f'the level has {len(players)} players; expected one')
   reached, inside = players.copy(), set(players)
-  for row, column in reached:  # Grows during the iteration.
-    for down, right in board_game.DELTAS.values():
-      cell = (row + down, column + right)
+  for before in reached:  # Grows during the iteration.
+    for direction in board_game.DELTAS:
+      cell = board_game.ahead(before, direction)
       if cell not in cells:
         raise ValueError('the level is not enclosed by walls')
       if cells[cell] != board_game.WALL and cell not in inside:
