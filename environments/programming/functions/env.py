@@ -141,71 +141,45 @@ class Functions:
     return shown
 
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
-    if self.team == 'pipeline' and 'aux' in actions:  # This phase pays nothing.
-      function = source.find_function(actions['aux'], source.AUX)
-      return env_api.Step(
-          state=dataclasses.replace(state, aux=actions['aux']), team_reward=0.0,
-          local_rewards={'aux': 0.0}, reward_terms={}, done=False,
-          success=False, truncated=False,
-          outcomes={'aux': _text_outcome(function)})
-    if self.team == 'discussion' and not state.turn:
-      return self._discuss(state, actions)
-    replies = dict(actions)
-    if self.team == 'pipeline':
-      replies = {'aux': state.aux, **replies}
-    writer = 'solo' if self.team == 'solo' else 'main'
     problem = state.problem
-    aux = source.find_function(replies.get('aux', ''), source.AUX)
-    main = source.find_function(replies[writer], problem.entry_point)
+    replies = dict(actions)
+    if state.aux is not None:
+      replies = {'aux': state.aux, **replies}
+    functions = {
+        role: source.find_function(
+            reply, source.AUX if role == 'aux' else problem.entry_point)
+        for role, reply in replies.items()}
+    outcomes = {role: _text_outcome(functions[role]) for role in actions}
+    if self.team == 'pipeline' and 'aux' in actions:
+      return _unpaid_step(
+          dataclasses.replace(state, aux=actions['aux']), outcomes)
+    aux = functions.pop('aux', '')
+    (writer, main), = functions.items()
+    if self.team == 'discussion' and not state.turn:
+      return _unpaid_step(_end_turn(state, replies, {
+          'aux': prompts.discussion(source.AUX, problem.entry_point, main),
+          'main': prompts.discussion(problem.entry_point, source.AUX, aux),
+      }), outcomes)
     imports = source.find_imports(f'{problem.preamble}\n{problem.statement}')
     program = '\n\n'.join(filter(None, (imports, aux, main))) + '\n'
     terms, verdict = self._score(problem, aux, main, program)
-    outcomes = {
-        role: _text_outcome(main if role == writer else aux)
-        for role in actions}
     if verdict is not None:
       outcomes[writer] = env_api.STATUS_TO_OUTCOME[verdict.status]
       if verdict.status is sandbox_lib.Status.INFRASTRUCTURE:
         outcomes = dict.fromkeys(actions, env_api.Outcome.INFRASTRUCTURE)
-    turn = state.turn + 1
-    done = turn >= self.max_turns
+    after = _end_turn(state, replies, {
+        role: prompts.feedback(
+            role, problem.entry_point, aux, main, program, verdict,
+            self.feedback_tests)
+        for role in replies})
+    done = after.turn >= self.max_turns
     success = done and verdict is not None and verdict.passed
-    exchanges = tuple(
-        prompts.Exchange(
-            role, text_lib.shorten(
-                text_lib.reply(reply).strip(), prompts.SHOWN_REPLY),
-            prompts.feedback(
-                role, problem.entry_point, aux, main, program, verdict,
-                self.feedback_tests))
-        for role, reply in replies.items())
     return env_api.Step(
-        state=State(problem, turn, (*state.exchanges, *exchanges)),
-        team_reward=sum(terms.values()) / MAX_POINTS[self.team],
+        state=after, team_reward=sum(terms.values()) / MAX_POINTS[self.team],
         local_rewards=dict.fromkeys(actions, 0.0), reward_terms=terms,
         done=done, success=success, truncated=done and not success,
         outcomes=outcomes,
         program_runs=verdict.program_runs if verdict else 0)
-
-  def _discuss(
-      self, state: State, actions: Mapping[str, str]) -> env_api.Step:
-    """The first turn of a discussion: shows each function to the other."""
-    problem = state.problem
-    names = {'aux': source.AUX, 'main': problem.entry_point}
-    functions = {
-        role: source.find_function(actions[role], name)
-        for role, name in names.items()}
-    exchanges = tuple(
-        prompts.Exchange(
-            role, text_lib.shorten(
-                text_lib.reply(actions[role]).strip(), prompts.SHOWN_REPLY),
-            prompts.discussion(names[role], names[other], functions[other]))
-        for role, other in (('aux', 'main'), ('main', 'aux')))
-    return env_api.Step(
-        state=State(problem, 1, exchanges), team_reward=0.0,
-        local_rewards=dict.fromkeys(actions, 0.0), reward_terms={}, done=False,
-        success=False, truncated=False, outcomes={
-            role: _text_outcome(function)
-            for role, function in functions.items()})
 
   def _score(
       self, problem: problems.Problem, aux: str, main: str, program: str
@@ -263,6 +237,27 @@ def make_environment(
   if team == 'discussion':
     max_turns = 2
   return Functions(team, max_turns, sandbox, feedback_tests, example)
+
+
+def _unpaid_step(
+    state: State, outcomes: Mapping[str, env_api.Outcome]) -> env_api.Step:
+  return env_api.Step(
+      state=state, team_reward=0.0, done=False, outcomes=outcomes,
+      local_rewards=dict.fromkeys(outcomes, 0.0))
+
+
+def _end_turn(
+    state: State, replies: Mapping[str, str],
+    feedback: Mapping[str, str]) -> State:
+  """Returns the state with the replies of a turn, and feedback on each."""
+  exchanges = tuple(
+      prompts.Exchange(
+          role, text_lib.shorten(
+              text_lib.reply(reply).strip(), prompts.SHOWN_REPLY),
+          feedback[role])
+      for role, reply in replies.items())
+  return State(
+      state.problem, state.turn + 1, (*state.exchanges, *exchanges))
 
 
 def _text_outcome(function: str) -> env_api.Outcome:
