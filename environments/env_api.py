@@ -158,6 +158,16 @@ class Environment(Protocol):
     """
 
 
+class Sequential:
+  """A part of environments whose roles act one after another."""
+
+  roles: tuple[str, ...]
+
+  @property
+  def phases(self) -> tuple[tuple[str, ...], ...]:
+    return tuple((role,) for role in self.roles)
+
+
 Qualities = tuple[tuple[str, float], ...]  # A role's last quality; hashable.
 
 

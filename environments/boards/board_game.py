@@ -338,7 +338,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True)
-class BoardGame:
+class BoardGame(env_api.Sequential):
   """The environment; see `environments.env_api.Environment`."""
 
   game: Game
@@ -348,10 +348,6 @@ class BoardGame:
   max_turns: int
 
   team_reward_range = (0.0, 1.0)
-
-  @property
-  def phases(self) -> tuple[tuple[str, ...], ...]:
-    return tuple((role,) for role in self.roles)
 
   def reset(self, task: env_api.Task) -> State:
     if 'tool' in map(kind_of, self.roles):

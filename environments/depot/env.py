@@ -98,7 +98,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True)
-class Depot:
+class Depot(env_api.Sequential):
   """The environment; see `environments.env_api.Environment`."""
 
   roles: tuple[str, ...]
@@ -112,10 +112,6 @@ class Depot:
   prompt_limit: int  # Orders that a prompt shows.
 
   team_reward_range = (0.0, 1.0)
-
-  @property
-  def phases(self) -> tuple[tuple[str, ...], ...]:
-    return tuple((role,) for role in self.roles)
 
   @property
   def max_points(self) -> int:

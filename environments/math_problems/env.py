@@ -136,7 +136,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mathematics:
+class Mathematics(env_api.Sequential):
   """The environment; see `environments.env_api.Environment`."""
 
   roles: tuple[str, ...]
@@ -146,10 +146,6 @@ class Mathematics:
   request: bool = False
 
   team_reward_range = (0.0, 1.0)
-
-  @property
-  def phases(self) -> tuple[tuple[str, ...], ...]:
-    return tuple((role,) for role in self.roles)
 
   def reset(self, task: env_api.Task) -> State:
     if 'tool' in self.roles:

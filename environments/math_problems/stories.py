@@ -16,14 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-import operator as operator_lib
 
 import numpy as np
 
 MAX_VALUE = 9999
-OPERATORS = {
-    '+': operator_lib.add, '-': operator_lib.sub, '*': operator_lib.mul,
-    '//': operator_lib.floordiv}
+OPERATORS = '+', '-', '*', '//'
 
 _NAMES = tuple("""Anna Ben Carl Dora Emil Fay Gus Hana Ivan Jane Kurt Lena Max
     Nina Otto Pia Ralf Sara Tom Uma Vera Walt Zoe Adam""".split())
@@ -72,13 +69,6 @@ class Chain:
       text += f'{operator}{number}'
     return text
 
-  @property
-  def value(self) -> int:
-    value = self.start
-    for operator, number in zip(self.operators, self.numbers):
-      value = OPERATORS[operator](value, number)
-    return value
-
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
@@ -98,11 +88,7 @@ class Solution:
 
   @property
   def value(self) -> int:
-    values = [chain.value for chain in self.chains]
-    if self.reversed:
-      values.reverse()
-    return (
-        OPERATORS[self.operator](*values) if self.operator else values[0])
+    return eval(self.expression)
 
 
 def random_story(rng: np.random.Generator) -> tuple[str, Solution]:

@@ -113,7 +113,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True)
-class Contest:
+class Contest(env_api.Sequential):
   """The environment; see `environments.env_api.Environment`."""
 
   roles: tuple[str, ...]
@@ -122,10 +122,6 @@ class Contest:
   max_turns: int
 
   team_reward_range = (-1.0, 1.0)  # Per step; an episode adds up to 0 to 1.
-
-  @property
-  def phases(self) -> tuple[tuple[str, ...], ...]:
-    return tuple((role,) for role in self.roles)
 
   def reset(self, task: env_api.Task) -> State:
     problem = problems.from_task(task)

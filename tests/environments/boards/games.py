@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
@@ -60,19 +61,32 @@ def play(
   return states, steps
 
 
-def _search(rules: board_game.Game, task: env_api.Task) -> tuple[str, ...]:
-  """A shortest solution of a task whose moves are directions."""
-  start = rules.start(task)
-  queue, paths = [start], {start: ()}
-  for board in queue:
+def search(
+    rules: board_game.GridGame, start: board_game.Board,
+    walks_are_free: bool = False) -> tuple[str, ...] | None:
+  """A cheapest solution, without free walks; None if there is none.
+
+  Every direction costs 1. In Sokoban, walks without a push may be free.
+  """
+  queue, done = collections.deque([(start, ())]), set()
+  while queue:  # Sorted by cost.
+    board, path = queue.popleft()
     if rules.solved(board):
-      return paths[board]
-    for direction in 'UDLR':
-      after, _ = rules.play(board, (direction,))
-      if after not in paths:
-        paths[after] = (*paths[board], direction)
-        queue.append(after)
-  raise ValueError('The task has no solution.')
+      return path
+    if board in done:
+      continue
+    done.add(board)
+    for direction in board_game.DELTAS:
+      after = rules.go(board, direction)
+      if after is not None and walks_are_free and after.boxes == board.boxes:
+        queue.appendleft((after, path))
+      elif after is not None:
+        queue.append((after, (*path, direction)))
+  return None
+
+
+def _solve(rules: board_game.GridGame, task: env_api.Task) -> tuple[str, ...]:
+  return search(rules, rules.start(task))
 
 
 def _fill(task: env_api.Task) -> list[list[int]]:
@@ -90,13 +104,13 @@ CASES = {
             'task_id': 'maze', 'grid': ['.' * 10] * 10, 'start': [0, 0],
             'goal': [1, 1]},
         {'shortest_path': 2}, 'R', _NO_MOVES,
-        functools.partial(_search, plan_path.PlanPath())),
+        functools.partial(_solve, plan_path.PlanPath())),
     'sokoban': Case(
         sokoban, {
             'task_id': 'room', 'grid': ['.' * 6] * 6, 'player': [0, 0],
             'boxes': [[1, 1]], 'goals': [[3, 1]]},
         {'pushes': 2, 'moves': 3}, 'RD', _NO_MOVES,
-        functools.partial(_search, sokoban.Sokoban())),
+        functools.partial(_solve, sokoban.Sokoban())),
     'sudoku': Case(
         sudoku, {'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1']},
         {'solution': ['1234', '3412', '2143', '4321'], 'num_clues': 7,
