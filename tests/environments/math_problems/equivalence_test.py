@@ -140,7 +140,8 @@ PAIRS = (
      ['12 cm', '12 m', r'12\text{ cubic cm}']),
     (r'5^\circ\text{C}', ['5 degrees Celsius', '5'], ['5 degrees Fahrenheit']),
     (r'\$5\text{ per hour}', [r'\$5/hour', '5'], [r'\$5\text{ per day}']),
-    ('12', [], ['1 2', '1~2', r'1\quad 2', '1_2', r'1\text{ }2', '1|2', '1:2']),
+    ('12', ['3\N{MIDDLE DOT}4'], [
+        '1 2', '1~2', r'1\quad 2', '1_2', r'1\text{ }2', '1|2', '1:2']),
     ('3', [], ['1 2', r'\frac{1}{1} 2', '0 3']),
     ('0.5', ['.5'], ['0 .5']),
     # Fonts, mixed numbers and other notations.
@@ -174,7 +175,8 @@ PAIRS = (
     (r'\frac{\pi}{4}', [r'\arctan 1', r'\tan^{-1}1'], [r'\arctan 2']),
     ('i', [r'\sqrt{-1}', r'\frac{i+1}{1-i}', r'e^{i\pi/2}'], ['-i', '1', 'j']),
     ('-1', ['i^2'], ['i', 'i^4', 'I^2']),
-    ('5', ['|3+4i|', '(2+i)(2-i)'], ['3+4i', '(2+i)^2']),
+    ('5', ['|3+4i|', '(2+i)(2-i)', '2\N{SUPERSCRIPT TWO}+1'],
+     ['3+4i', '(2+i)^2']),
     ('2x', ['(1+i)(1-i)x'], ['(1+i)^2x']),
     (r'-\sqrt[3]{2}', [r'\sqrt[3]{-2}'], [r'\sqrt[3]{2}']),
     ('-2', [r'\sqrt[5]{-32}'], [r'\sqrt[4]{-16}']),
@@ -190,6 +192,8 @@ PAIRS = (
     (r'a<b\text{ or }c<d', ['c<d or a<b'], ['c<d and a<b']),
     ('2', [], ['x<1 or x=2', 'x<1 and x=2', 'x>1 or 2']),
     (r'p\lor q', [r'p\vee q'], [r'p\land q', 'p,q']),
+    (r'p\land q', [r'p\wedge q'], [r'p\lor q']),
+    (r'x\ne 1', [r'x\not=1'], ['x=1', r'x\ne 2']),
     ('x=1,y=2', [r'x=1\land y=2', r'\begin{cases}x=1\\y=2\end{cases}'],
      [r'x=2\land y=1', r'\begin{cases}x=2\\y=1\end{cases}']),
     # A finite set is no interval, tuple, or other set.
@@ -216,7 +220,7 @@ PAIRS = (
     ('a:b:c=2:3:4', ['2:3:4'], ['a:c:b=2:3:4', '2:4:3']),
     ('1:0:2', ['2:0:4'], ['1:0:3', '0:1:2']),
     ('1:2', ['2:4', 'a:b=1:2'], ['2:1', '1:2:0']),
-    ('ABC', [r'\text{ABC}'], ['BCA', 'ACB']),
+    ('ABC', [r'\text{ABC}', '{ABC}'], ['BCA', 'ACB']),
     ('2024-05-06', [], ['2024-06-05']),
     ('A^T', ['A^{T}'], ['A', "A'"]),
     (r'\frac{dy}{dx}', [], [r'\frac{dx}{dy}', '0']),
