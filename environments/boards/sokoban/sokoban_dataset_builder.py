@@ -7,7 +7,6 @@ a turned or mirrored copy of another.
 from __future__ import annotations
 
 from collections.abc import Mapping
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,24 +16,18 @@ from environments import datasets
 from environments.boards.sokoban import env
 
 SEED = 2510_11062
+NUM_BOXES = {'1box': 1, '2boxes': 2}  # Of each config.
 
 
 def make_splits(
     config: str, sizes: Mapping[str, int]
 ) -> dict[str, list[dict[str, Any]]]:
   """Generates splits of distinct rooms."""
-  num_boxes = Builder.builder_configs[config].num_boxes
+  num_boxes = NUM_BOXES[config]
   return datasets.make_splits(
       f'sokoban/{config}', sizes, SEED + num_boxes,
       random_task=lambda rng, split: env.random_task(rng, num_boxes),
       key=env.canonical_form)
-
-
-@dataclasses.dataclass(eq=False)
-class Config(tfds.core.BuilderConfig):
-  """Sets the number of boxes."""
-
-  num_boxes: int = 1
 
 
 class Builder(datasets.TaskBuilder):
@@ -46,11 +39,11 @@ class Builder(datasets.TaskBuilder):
 
   VERSION = tfds.core.Version('1.0.0')
   BUILDER_CONFIGS = [
-      Config(name='1box', description='One box.', num_boxes=1),
+      tfds.core.BuilderConfig(name='1box', description='One box.'),
       # The rooms with one box did not change.
-      Config(
-          name='2boxes', description='Two boxes.', num_boxes=2,
-          version='2.0.0', release_notes={
+      tfds.core.BuilderConfig(
+          name='2boxes', description='Two boxes.', version='2.0.0',
+          release_notes={
               '2.0.0': 'A solution has at least 3 pushes, not 2.'}),
   ]
   DEFAULT_BUILDER_CONFIG_NAME = '1box'
@@ -58,7 +51,7 @@ class Builder(datasets.TaskBuilder):
   @property
   def FEATURES(self) -> dict[str, Any]:
     cells = tfds.features.Tensor(
-        shape=(self.builder_config.num_boxes, 2), dtype=np.int32)
+        shape=(NUM_BOXES[self.builder_config.name], 2), dtype=np.int32)
     return {
         'grid': tfds.features.Sequence(tfds.features.Text(), length=env.SIZE),
         'player': tfds.features.Tensor(shape=(2,), dtype=np.int32),

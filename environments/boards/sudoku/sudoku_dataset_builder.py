@@ -15,7 +15,6 @@ digits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-import dataclasses
 import hashlib
 from typing import Any
 
@@ -26,6 +25,7 @@ from environments import datasets
 from environments.boards.sudoku import env
 
 SEED = 2510_11062
+SIZES = {'4x4': 4, '9x9': 9}  # Rows of each config.
 SPLIT_SIZES = {
     '4x4': datasets.SPLIT_SIZES,
     '9x9': {'test': 200, 'validation': 100, 'train': 2_000},
@@ -36,7 +36,7 @@ def make_splits(
     config: str, sizes: Mapping[str, int]
 ) -> dict[str, list[dict[str, Any]]]:
   """Generates splits of distinct boards."""
-  size = Builder.builder_configs[config].size
+  size = SIZES[config]
 
   def random_task(rng: np.random.Generator, split: str) -> dict[str, Any]:
     while True:
@@ -58,13 +58,6 @@ def split_of_4x4(kind: str) -> str:
   return ('test', 'validation', 'train', 'train')[digest[0] % 4]
 
 
-@dataclasses.dataclass(eq=False)
-class Config(tfds.core.BuilderConfig):
-  """Sets the number of rows."""
-
-  size: int = 4
-
-
 class Builder(datasets.TaskBuilder):
   """Boards with exactly one completion.
 
@@ -76,15 +69,15 @@ class Builder(datasets.TaskBuilder):
   VERSION = tfds.core.Version('1.1.0')
   RELEASE_NOTES = {'1.1.0': 'The same boards; each row names its kind.'}
   BUILDER_CONFIGS = [
-      Config(name='4x4', description='Boxes of 2x2 cells.', size=4),
-      Config(name='9x9', description='Boxes of 3x3 cells.', size=9),
+      tfds.core.BuilderConfig(name='4x4', description='Boxes of 2x2 cells.'),
+      tfds.core.BuilderConfig(name='9x9', description='Boxes of 3x3 cells.'),
   ]
   DEFAULT_BUILDER_CONFIG_NAME = '4x4'
 
   @property
   def FEATURES(self) -> dict[str, Any]:
     board = tfds.features.Sequence(
-        tfds.features.Text(), length=self.builder_config.size)
+        tfds.features.Text(), length=SIZES[self.builder_config.name])
     return {
         'board': board,
         'solution': board,
