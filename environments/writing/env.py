@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
+import re
 
 from environments import env_api
 from environments import sandbox as sandbox_lib
@@ -239,10 +240,7 @@ def make_environment(
 
 def _split(text: str) -> tuple[str, str]:
   """Splits a text at the first marker line; without it the second is empty."""
-  lines = text.split('\n')
-  for index, line in enumerate(lines):
-    if line.strip() == MARKER:
-      return (
-          '\n'.join(lines[:index]).strip(),
-          '\n'.join(lines[index + 1:]).strip())
-  return text.strip(), ''
+  first, *second = re.split(
+      rf'^[^\S\n]*{re.escape(MARKER)}[^\S\n]*$', text, maxsplit=1,
+      flags=re.MULTILINE)
+  return first.strip(), ''.join(second).strip()

