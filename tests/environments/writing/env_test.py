@@ -63,6 +63,9 @@ def test_a_closed_gate_is_not_a_success(second, points, outcome):
     (f'{FIRST}\n\n  [PARAGRAPH_SPLIT]\r\n\n{SECOND}\n', POINTS, OK),
     (f'<think>a\n[PARAGRAPH_SPLIT]\nb</think>{FIRST}\n[PARAGRAPH_SPLIT]\n'
      f'{SECOND}', POINTS, OK),
+    # Further markers are part of the second text, here 7 times as long.
+    (f'{FIRST}\n[PARAGRAPH_SPLIT]\n{SECOND}' + '\n[PARAGRAPH_SPLIT]' * 10,
+     NOTHING | {'structure': .5}, OK),
     (f'{FIRST} {SECOND}', NOTHING, PARSE_ERROR),
     (f'{FIRST} [PARAGRAPH_SPLIT] {SECOND}', NOTHING, PARSE_ERROR),
     (f'{FIRST}\n[PARAGRAPH_SPLIT]', NOTHING, PARSE_ERROR),
@@ -72,4 +75,4 @@ def test_single_agent_separates_its_texts_by_a_marker(reply, points, outcome):
   state = reset(environment)
   assert '[PARAGRAPH_SPLIT]' in prompt(environment, state, 'solo')
   step = environment.step(state, {'solo': reply})
-  check(step, points, {'solo': outcome}, outcome is OK)
+  check(step, points, {'solo': outcome}, points is POINTS)
