@@ -127,7 +127,10 @@ JOINT_TASKS = {
         'recipes': 'Recipes', 'humaneval': 'HumanEval',
         'coop_humaneval': 'CoopHumanEval', 'mbpp': 'MBPP'},
 }
-_NANO_KINDS = ('posts', 'recipes')
+# Scale -> its kinds. All other scales have the kinds that nano has not.
+_KINDS = {
+    'nano': ('posts', 'recipes'), CODER: ('humaneval',),
+    _LARGE_CODER: ('humaneval', 'coop_humaneval', 'mbpp')}
 _JOINT_TEAMS = {'writing': writing.TEAMS, 'functions': functions.TEAMS}
 MAGRPO = 'magrpo'
 # The first generates the tokens that all may generate.
@@ -138,8 +141,6 @@ _NUM_TIMED, _NUM_TIMED_OF_CODER = 50, 8  # Tasks.
 _ABLATIONS = ('reward', 'roles', 'agents')
 
 Key = tuple[str, str]  # (mode, path)
-_TRAINED = pathlib.PurePath('evals/after.json')
-_EVALUATED = pathlib.PurePath('evals/evaluation.json')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +152,8 @@ class Job:
   overrides: Mapping[str, Any]  # Config key -> value; `{out}` stands for OUT.
   # Value of --mode, or `pretrain`: config is a module that trains a base model.
   mode: str = 'train'
-  # File in the workdir that marks the job as done.
-  result: pathlib.PurePath = _TRAINED
+  # Of an export: the policy whose folder, which is written atomically, is last.
+  last_policy: str = ''
   # Path of the training whose generated tokens limit this one; '' if the number
   # of steps does.
   budget_of: str = ''
@@ -166,6 +167,15 @@ class Job:
     """(mode, path), unique among jobs."""
     return self.mode, self.path
 
+  @property
+  def result(self) -> str:
+    """The file in the workdir that marks the job as done."""
+    evaluation = self.overrides.get('evaluation.name', 'evaluation')
+    return {
+        'pretrain': 'model.safetensors', 'train': 'evals/after.json',
+        'evaluate': f'evals/{evaluation}.json',
+        'export': f'export/{self.last_policy}/tokenizer.json'}[self.mode]
+
   def is_done(self, out: pathlib.Path | None) -> bool:
     """Whether its result exists; False if `out` is unknown."""
     return out is not None and (out / self.path / self.result).exists()
@@ -178,21 +188,15 @@ def make_jobs(
   if scale == CODER:
     jobs += _search_gsm8k()
   for seed in range(num_seeds):
+    if scale not in (CODER, _LARGE_CODER):
+      jobs += _main(scale, seed)
+      jobs += _roles(scale, seed)
+      jobs += _problems(scale, seed)
+    jobs += _joint(scale, seed)
     if scale == CODER:
-      jobs += _joint_kind('functions', 'humaneval', scale, seed)
       jobs += [
           _train_problem('gsm8k', system, scale, seed)
           for system in PROBLEM_SYSTEMS['gsm8k']]
-      continue
-    if scale == _LARGE_CODER:
-      for kind in JOINT_TASKS['functions']:
-        if kind not in _NANO_KINDS:
-          jobs += _joint_kind('functions', kind, scale, seed)
-      continue
-    jobs += _main(scale, seed)
-    jobs += _roles(scale, seed)
-    jobs += _problems(scale, seed)
-    jobs += _joint(scale, seed)
   jobs.sort(key=_is_ablation)
   if sandbox_level == 'auto':
     return jobs
@@ -230,10 +234,7 @@ def _export(job: Job, last_policy: str) -> Job:
   """Exports the policies of a training."""
   return Job(
       job.path, job.config, {**job.overrides, 'export.dtype': 'float32'},
-      mode='export',
-      # Each policy's folder is written atomically.
-      result=pathlib.PurePath('export', last_policy, 'tokenizer.json'),
-      needs=(job.key,))
+      mode='export', last_policy=last_policy, needs=(job.key,))
 
 
 # Depot.
@@ -291,8 +292,7 @@ def _base_model(key: Key) -> Job:
   mode, folder = key
   return Job(
       folder, 'models.depot',
-      dict(item.split('-') for item in folder.split('/')[1:]), mode=mode,
-      result=pathlib.PurePath('model.safetensors'))
+      dict(item.split('-') for item in folder.split('/')[1:]), mode=mode)
 
 
 def _depot_roles(num_seeds: int) -> Iterator[Job]:
@@ -320,22 +320,28 @@ def _depot_roles(num_seeds: int) -> Iterator[Job]:
       yield _export(job, 'scout' if name == 'only_scout' else 'picker')
   for seed in range(num_seeds):
     for name, scout, picker, picker_seed in (
-        ('combined', 'only_scout/scout', 'only_picker/picker', seed),
-        ('swapped', 'together/picker', 'together/scout', seed),
-        ('crossed', 'together/scout', 'together/picker',
+        ('combined', ('only_scout', 'scout'), ('only_picker', 'picker'), seed),
+        ('swapped', ('together', 'picker'), ('together', 'scout'), seed),
+        ('crossed', ('together', 'scout'), ('together', 'picker'),
          (seed + 1) % num_seeds)):
-      folders, needs = [], []
-      for role, source, role_seed in (
-          ('scout', scout, seed), ('picker', picker, picker_seed)):
-        source_row, policy = source.split('/')
-        path = f'{row}/{source_row}/seed-{role_seed}'
-        folders.append(
-            (role, 'model.folder', f'{{out}}/{path}/export/{policy}'))
-        needs.append(('export', path))
-      yield Job(
+      yield _play(
           f'{row}/{name}/seed-{seed}', _config('depot', 'nano', **arguments),
-          {**changes, 'seed': seed, 'per_policy': tuple(folders)},
-          mode='evaluate', result=_EVALUATED, needs=tuple(needs))
+          {**changes, 'seed': seed}, {
+              role: (f'{row}/{source}/seed-{source_seed}', policy)
+              for role, (source, policy), source_seed in (
+                  ('scout', scout, seed), ('picker', picker, picker_seed))})
+
+
+def _play(
+    path: str, config: str, overrides: Mapping[str, Any],
+    exports: Mapping[str, tuple[str, str]], needs: tuple[Key, ...] = ()) -> Job:
+  """Evaluates exported policies: role -> (path of a training, policy)."""
+  per_policy = tuple(
+      (role, 'model.folder', f'{{out}}/{trained}/export/{policy}')
+      for role, (trained, policy) in exports.items())
+  return Job(
+      path, config, {**overrides, 'per_policy': per_policy}, mode='evaluate',
+      needs=(*(('export', trained) for trained, _ in exports.values()), *needs))
 
 
 # The games.
@@ -377,36 +383,26 @@ def _main(scale: str, seed: int) -> Iterator[Job]:
 
 def _roles(scale: str, seed: int) -> Iterator[Job]:
   """Roles trained apart, combined and swapped."""
+  system = {'system': 'at_grpo_per_role'}
   trained_apart = {}
   for role, other in (('tool', 'planner'), ('planner', 'tool')):
     job = _train_game(
         f'roles/{ABLATED}/only_{role}', scale, seed,
-        {'per_policy': ((other, 'model.trained', 'none'),)}, 0.5,
-        system='at_grpo_per_role')
+        {'per_policy': ((other, 'model.trained', 'none'),)}, 0.5, **system)
     yield job
     yield _export(job, role)
     trained_apart[role] = job.path, role
-  yield _play(f'roles/{ABLATED}/combined/seed-{seed}', scale, seed,
-              trained_apart)
-  together = _train_game(_PER_ROLE, scale, seed, system='at_grpo_per_role')
-  yield _export(together, 'planner')
-  yield _play(f'roles/{ABLATED}/swapped/seed-{seed}', scale, seed, {
-      'tool': (together.path, 'planner'), 'planner': (together.path, 'tool')})
-
-
-def _play(
-    path: str, scale: str, seed: int,
-    exports: Mapping[str, tuple[str, str]]) -> Job:
-  """Evaluates exported policies: role -> (path of a training, policy)."""
-  per_policy = tuple(
-      (role, 'model.folder', f'{{out}}/{trained}/export/{policy}')
-      for role, (trained, policy) in exports.items())
-  needs = [('export', trained) for trained, _ in exports.values()]
-  needs.append(('train', f'{_PER_ROLE}/seed-{seed}'))
-  return Job(
-      path, _config(ABLATED, scale, system='at_grpo_per_role'),
-      {'seed': seed, 'evaluation.test': 'test', 'per_policy': per_policy},
-      mode='evaluate', result=_EVALUATED, needs=tuple(needs))
+  together = _train_game(_PER_ROLE, scale, seed, **system)
+  swapped = {
+      'tool': (together.path, 'planner'), 'planner': (together.path, 'tool')}
+  combined, swapped = (
+      _play(
+          f'roles/{ABLATED}/{name}/seed-{seed}',
+          _config(ABLATED, scale, **system),
+          {'seed': seed, 'evaluation.test': 'test'}, exports,
+          (together.key,))
+      for name, exports in (('combined', trained_apart), ('swapped', swapped)))
+  yield from (combined, _export(together, 'planner'), swapped)
 
 
 # Mathematics and code.
@@ -446,17 +442,15 @@ def _train_problem(task: str, system: str, scale: str, seed: int) -> Job:
       _config(module.__name__.split('.')[-1], scale, system=system), overrides)
 
 
-def _search_gsm8k() -> list[Job]:
-  jobs = []
+def _search_gsm8k() -> Iterator[Job]:
   for system, rate, seed in itertools.product(
       PROBLEM_SYSTEMS['gsm8k'], SEARCH, SEARCH_SEEDS):
     job = _train_problem('gsm8k', system, CODER, seed)
-    jobs.append(Job(
+    yield Job(
         f'search/gsm8k/{system}_{rate}/seed-{seed}', job.config, {
             **job.overrides, 'optimizer.learning_rate': float(rate),
             'train.num_steps': 0, 'train.completion_tokens': _SEARCH_TOKENS,
-            'evaluation.test': 'train[-96:-32]'}))
-  return jobs
+            'evaluation.test': 'train[-96:-32]'})
 
 
 def _benchmarks(
@@ -488,7 +482,7 @@ def _evaluate_benchmark(
     changes['evaluation.test'] = benchmark
   return Job(
       f'{row}/{benchmark}/seed-{seed}', _config(task, scale, **arguments),
-      changes, mode='evaluate', result=_EVALUATED, needs=needs)
+      changes, mode='evaluate', needs=needs)
 
 
 # MAGRPO's tasks.
@@ -497,7 +491,8 @@ def _evaluate_benchmark(
 def _joint(scale: str, seed: int) -> Iterator[Job]:
   for table, kinds in JOINT_TASKS.items():
     for kind in kinds:
-      if (kind in _NANO_KINDS) == (scale == 'nano'):
+      if (kind in _KINDS[scale] if scale in _KINDS
+          else kind not in _KINDS['nano']):
         yield from _joint_kind(table, kind, scale, seed)
 
 
@@ -520,8 +515,7 @@ def _joint_kind(
     yield Job(
         f'{folder}/untrained_{team}/seed-{seed}',
         _config(table, size(team == 'solo'), kind=kind, team=team),
-        timed | tested,
-        mode='evaluate', result=_EVALUATED)
+        timed | tested, mode='evaluate')
   for system in systems:
     job = _train_after(
         f'{folder}/{systems[0]}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
@@ -535,4 +529,4 @@ def _joint_kind(
     yield Job(
         job.path, job.config,
         {**timed, **timed_tasks, 'evaluation.name': 'timed'}, mode='evaluate',
-        result=pathlib.PurePath('evals/timed.json'), needs=(job.key,))
+        needs=(job.key,))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 import fnmatch
-import importlib
 import os
 import pathlib
 import shlex
@@ -27,7 +26,6 @@ import sys
 
 from absl import app
 from absl import flags
-import ml_collections
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import files
@@ -70,7 +68,7 @@ def with_needs(
   """
   def is_kept(job):
     return job.path in records.curves or (
-        job.path, job.result.stem) in records.evaluations
+        job.path, pathlib.PurePath(job.result).stem) in records.evaluations
 
   by_key = {job.key: job for job in jobs}
   # A base model is made only for other jobs.
@@ -201,16 +199,6 @@ def _max_tokens(
   else:
     generated = sum(step[metric] for step in metrics.read(out / job.budget_of))
   return int(job.budget_ratio * int(generated))
-
-
-def config_of(job: experiments.Job) -> ml_collections.ConfigDict:
-  """The config that the command of a training loads."""
-  file, _, argument = job.config.partition(':')
-  module = importlib.import_module(
-      file.removesuffix('.py').replace('/', '.'))
-  config = module.get_config(argument)
-  config.update_from_flattened_dict(dict(job.overrides))
-  return config
 
 
 def print_jobs(

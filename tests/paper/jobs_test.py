@@ -1,6 +1,7 @@
 """Jobs are valid, ordered, comparable and run once in a pool."""
 
 import asyncio
+import importlib
 import os
 import pathlib
 import re
@@ -31,8 +32,11 @@ def test_jobs_are_valid_configs(scale):
   for job in experiments.make_jobs(scale, 1):
     if job.mode == 'pretrain':
       continue
+    file, _, argument = job.config.partition(':')
+    config = importlib.import_module(
+        file.removesuffix('.py').replace('/', '.')).get_config(argument)
     # Raises for an unknown key and for a value of another type.
-    config = run.config_of(job)
+    config.update_from_flattened_dict(dict(job.overrides))
     rollout = settings.rollout_spec(config)
     advantage = spec_lib.AdvantageSpec(**config.advantage)
     spec_lib.check_terms(rollout, advantage)
