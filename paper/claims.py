@@ -59,6 +59,51 @@ class Claim:
     return self.first.startswith('depot')
 
 
+# Text, source, first and second row, and the tasks where it is claimed.
+_GENERATED = (
+    ('AT-GRPO improves the untrained team †', 'Tables 1, 2', 'at_grpo',
+     'at_grpo before', 'main/plan_path', 'problems/maths',
+     'problems/contests'),
+    ('MAGRPO improves the untrained pair', 'arXiv 2601.21972', 'magrpo',
+     'untrained_pair', 'writing/posts'),
+    ('AT-GRPO beats GRPO by task †', 'Table 2', 'at_grpo', 'mas_grpo',
+     'problems/maths', 'problems/contests'),
+    ('An untrained team beats GRPO by task †', 'Table 2', 'mas_grpo before',
+     'mas_grpo', 'problems/maths'),
+    ('A trained team beats an agent with the tool †', 'R2, R3', 'at_grpo',
+     'sa_tool_grpo', 'problems/maths'),
+    ('A trained team beats a trained coder †', 'Tables 1, 2', 'at_grpo',
+     'sa_grpo', 'problems/contests'),
+    ('A trained pair beats a trained agent', 'arXiv 2601.21972', 'magrpo',
+     'sa_grpo', 'writing/posts'),
+    ('A trained pair beats a trained agent', 'arXiv 2508.04652', 'magrpo',
+     'sa_grpo', 'functions/recipes'),
+    ('IAC beats MAGRPO', 'arXiv 2601.21972', 'iac', 'magrpo', 'writing/posts'),
+    ('A central critic (MAAC) beats MAGRPO', 'arXiv 2601.21972', 'maac',
+     'magrpo', 'writing/posts'))
+# Preset, what AT-GRPO beats, source, and its row.
+_DEPOT = (
+    ('chain', 'GRPO by task', 'Table 2', 'mas_grpo'),
+    ('chain', 'GRPO with immediate rewards', 'Algorithm 1',
+     'mas_grpo_immediate'),
+    ('chain', 'uniform selection', 'R4', 'tree_uniform'),
+    ('chain', 'an agent with the tree', 'R2, R3', 'sa_at_grpo'),
+    ('chain', 'GiGPO', 'R3', 'gigpo'),
+    ('chain', 'MT-GRPO', 'related work', 'mt_grpo'),
+    ('mixed', 'an agent with one answer and GRPO', 'Tables 1, 2', 'sa_grpo'),
+    ('mixed', 'an agent with the tree', 'R2, R3', 'sa_at_grpo'),
+    ('mixed', 'a central critic', 'R3', 'maac'),
+    ('mixed', 'MAGRPO', 'related work', 'magrpo'),
+    ('outcome', 'GRPO by task', 'R2, R3', 'mas_grpo'),
+    ('outcome', 'GRPO with return-to-go', 'R4, meta', 'mas_grpo_to_go'),
+    ('outcome', 'an agent with the tree', 'R2, R3', 'sa_at_grpo'),
+    ('outcome', 'GiGPO', 'R3', 'gigpo'),
+    ('outcome', 'MT-GRPO', 'related work', 'mt_grpo'),
+    ('outcome', 'a central critic', 'R3', 'maac'),
+    ('outcome', 'MAGRPO', 'related work', 'magrpo'),
+    ('outcome', 'its continuation to the next phase', 'R4, meta',
+     'tree_next_phase'),
+    ('boost', 'an agent with one answer and GRPO', 'Tables 1, 2', 'sa_grpo'))
 # Title -> claims, and a note.
 LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
     'Pretrained models': (
@@ -75,77 +120,24 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
         'Passages: SmolLM2, 135 million parameters. HumanEval and GSM8K: '
         'Qwen2.5-Coder, 494 million.'),
     'Generated tasks': (
-        [Claim(text, source, *(
-            f'{task}/{row}' for row in (first, second)))
-         for task, text, source, first, second in (
-             ('main/plan_path', 'AT-GRPO improves the untrained team †',
-              'Tables 1, 2', 'at_grpo', 'at_grpo before'),
-             ('problems/maths', 'AT-GRPO improves the untrained team †',
-              'Tables 1, 2', 'at_grpo', 'at_grpo before'),
-             ('problems/contests', 'AT-GRPO improves the untrained team †',
-              'Tables 1, 2', 'at_grpo', 'at_grpo before'),
-             ('writing/posts', 'MAGRPO improves the untrained pair',
-              'arXiv 2601.21972', 'magrpo', 'untrained_pair'),
-             ('problems/maths', 'AT-GRPO beats GRPO by task †', 'Table 2',
-              'at_grpo', 'mas_grpo'),
-             ('problems/contests', 'AT-GRPO beats GRPO by task †', 'Table 2',
-              'at_grpo', 'mas_grpo'),
-             ('problems/maths', 'An untrained team beats GRPO by task †',
-              'Table 2', 'mas_grpo before', 'mas_grpo'),
-             ('problems/maths', 'A trained team beats an agent with the tool †',
-              'R2, R3', 'at_grpo', 'sa_tool_grpo'),
-             ('problems/contests', 'A trained team beats a trained coder †',
-              'Tables 1, 2', 'at_grpo', 'sa_grpo'),
-             ('writing/posts', 'A trained pair beats a trained agent',
-              'arXiv 2601.21972', 'magrpo', 'sa_grpo'),
-             ('functions/recipes', 'A trained pair beats a trained agent',
-              'arXiv 2508.04652', 'magrpo', 'sa_grpo'),
-             ('writing/posts', 'IAC beats MAGRPO', 'arXiv 2601.21972', 'iac',
-              'magrpo'),
-             ('writing/posts', 'A central critic (MAAC) beats MAGRPO',
-              'arXiv 2601.21972', 'maac', 'magrpo'))],
+        [Claim(text, source, f'{task}/{first}', f'{task}/{second}')
+         for text, source, first, second, *tasks in _GENERATED
+         for task in tasks],
         'Models have 0.9 to 1.05 million parameters and know the form of an '
         'answer before the training.'),
     'Depot': (
-        [
-            Claim(f'AT-GRPO beats {text}', source, f'depot/{preset}/at_grpo',
-                  f'depot/{preset}/{row}')
-            for preset, text, source, row in (
-                ('chain', 'GRPO by task', 'Table 2', 'mas_grpo'),
-                ('chain', 'GRPO with immediate rewards', 'Algorithm 1',
-                 'mas_grpo_immediate'),
-                ('chain', 'uniform selection', 'R4', 'tree_uniform'),
-                ('chain', 'an agent with the tree', 'R2, R3', 'sa_at_grpo'),
-                ('chain', 'GiGPO', 'R3', 'gigpo'),
-                ('chain', 'MT-GRPO', 'related work', 'mt_grpo'),
-                ('mixed', 'an agent with one answer and GRPO', 'Tables 1, 2',
-                 'sa_grpo'),
-                ('mixed', 'an agent with the tree', 'R2, R3', 'sa_at_grpo'),
-                ('mixed', 'a central critic', 'R3', 'maac'),
-                ('mixed', 'MAGRPO', 'related work', 'magrpo'),
-                ('outcome', 'GRPO by task', 'R2, R3', 'mas_grpo'),
-                ('outcome', 'GRPO with return-to-go', 'R4, meta',
-                 'mas_grpo_to_go'),
-                ('outcome', 'an agent with the tree', 'R2, R3', 'sa_at_grpo'),
-                ('outcome', 'GiGPO', 'R3', 'gigpo'),
-                ('outcome', 'MT-GRPO', 'related work', 'mt_grpo'),
-                ('outcome', 'a central critic', 'R3', 'maac'),
-                ('outcome', 'MAGRPO', 'related work', 'magrpo'),
-                ('outcome', 'its continuation to the next phase', 'R4, meta',
-                 'tree_next_phase'),
-                ('boost', 'an agent with one answer and GRPO', 'Tables 1, 2',
-                 'sa_grpo'))
-        ] + [
-            Claim('Three agents with AT-GRPO beat two', 'ablation',
-                  'depot_agents/mixed/3', 'depot_learning_rate/mixed/8e-3')
-        ] + [
-            Claim(f'Roles trained together, with returns that look ahead, beat '
-                  f'{text}', 'Table 4',
-                  'depot_roles/outcome/together', f'depot_roles/outcome/{row}')
-            for text, row in (
-                ('a scout trained alone', 'only_scout'),
-                ('a picker trained alone', 'only_picker'),
-                ('roles trained apart', 'combined'))],
+        [*(Claim(f'AT-GRPO beats {text}', source, f'depot/{preset}/at_grpo',
+                 f'depot/{preset}/{row}')
+           for preset, text, source, row in _DEPOT),
+         Claim('Three agents with AT-GRPO beat two', 'ablation',
+               'depot_agents/mixed/3', 'depot_learning_rate/mixed/8e-3'),
+         *(Claim(f'Roles trained together, with returns that look ahead, beat '
+                 f'{text}', 'Table 4',
+                 'depot_roles/outcome/together', f'depot_roles/outcome/{row}')
+           for text, row in (
+               ('a scout trained alone', 'only_scout'),
+               ('a picker trained alone', 'only_picker'),
+               ('roles trained apart', 'combined')))],
         'The model has 88,192 parameters. Numbers are the mean return over the '
         'training. For roles trained together or apart they are the last '
         'return; these rows are not AT-GRPO, which stalls here, and roles '
@@ -214,8 +206,9 @@ def compare(claim: Claim, records: records_lib.Records) -> Result:
   else:
     task = _TASKS[claim.first.rpartition('/')[0]]
     rows = [_read(records, path) for path in (claim.first, claim.second)]
-    found = [row for row in rows if row is not None]
-    rows_lib.check_comparable(f'{claim.first} and {claim.second}', found)
+    rows_lib.check_comparable(f'{claim.first} and {claim.second}', [
+        evaluation for row in rows if row is not None
+        for evaluation in row.evaluations])
     values = [
         np.zeros((0, 1)) if row is None
         else tables.returns(row, claim.first.split('/')[0])
@@ -273,7 +266,7 @@ def page() -> str:
           undecided=verdicts.count('undecided'),
           untested=verdicts.count('not tested'),
           num_p=len(lines) - verdicts.count('not tested')),
-      *(table_lib.Table.create(
+      *(table_lib.Table(
           title, _COLUMNS, [next(rest) for _ in claims], note).markdown()
         for title, (claims, note) in LEDGER.items())])
 
@@ -283,8 +276,7 @@ def _read(
   """The seeds of a row, trained if it was."""
   if path.endswith(' before'):
     return rows_lib.read_row(records, path.removesuffix(' before'), 'before')
-  return (rows_lib.read_row(records, path, 'after')
-          or rows_lib.read_row(records, path, 'evaluation'))
+  return rows_lib.read_last(records, path)
 
 
 def _command(claim: Claim) -> str:

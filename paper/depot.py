@@ -151,12 +151,3 @@ def search_areas(
     areas[rate] = float(np.mean([
         area(curve, SEARCH_BUDGETS[reward]) for curve in found]))
   return areas
-
-
-def best_rates(curves: Mapping[str, Curve]) -> dict[tuple[str, str], str]:
-  """(preset, system) -> the learning rate with the largest mean area."""
-  return {
-      (reward, system): max(areas, key=areas.__getitem__)
-      for reward, systems in SEARCHED_SYSTEMS.items()
-      for system in systems.values()
-      if (areas := search_areas(curves, reward, system))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import functools
 import pathlib
 
@@ -54,25 +54,13 @@ def make(records: records_lib.Records) -> list[table_lib.Table]:
          for name, path in found.items()} for found in (paths, unchanged))
     if any(rows.values()):
       made.append(_table(title, reward, others | rows))
-  return [*made, *_searches(records)]
-
-
-def _searches(records: records_lib.Records) -> Iterator[table_lib.Table]:
-  """Areas at each learning rate, one table per preset."""
   for reward, budget in depot.SEARCH_BUDGETS.items():
-    lines = []
-    for title, system in depot.SEARCHED_SYSTEMS[reward].items():
-      areas = depot.search_areas(records.curves, reward, system)
-      if areas:
-        lines.append({'': title} | {
-            f'{rate} %': rows_lib.percent(mean)
-            for rate, mean in areas.items()})
-    if lines:
-      yield table_lib.Table.create(
-          f'Depot: learning rates, `{reward}`, {budget // 1000}k choices',
-          ['', *(f'{rate} %' for rate in depot.SEARCH)], lines,
-          'area on validation tasks, mean of seeds {} and {}.'.format(
-              *depot.SEARCH_SEEDS))
+    made += rows_lib.search_tables(
+        f'Depot: learning rates, `{reward}`, {budget // 1000}k choices',
+        {title: depot.search_areas(records.curves, reward, system)
+         for title, system in depot.SEARCHED_SYSTEMS[reward].items()},
+        depot.SEARCH, 'area on validation tasks', depot.SEARCH_SEEDS)
+  return made
 
 
 def _table(
@@ -137,7 +125,7 @@ def _table(
                 f'{measure} minus {baseline}', f'p (Holm) of the {measure}']
   columns += ['low seeds', *_HALVES, 'choices until 90 %', 'invalid answers %',
               'learning rate', 'updates', 'minutes', 'peak GiB']
-  return table_lib.Table.create(
+  return table_lib.Table(
       f'Depot: {title}, {budget // 1000}k choices', columns, lines,
       _NOTE.format(
           num_tasks=depot.NUM_TASKS, rates=', '.join(depot.SEARCH)))

@@ -16,6 +16,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from paper import records as records_lib
 from paper import statistics
+from paper import table as table_lib
 
 # Title -> system, evaluation, and row of the paper's tables 1 and 2. The
 # systems are `experiments.GAME_SYSTEMS` and `experiments.PROBLEM_SYSTEMS`.
@@ -63,11 +64,6 @@ class Row:
   def clusters(self) -> Sequence[int]:
     """[tasks], the same number for tasks of one kind."""
     return self.evaluations[0]['clusters']
-
-  @property
-  def sandbox(self) -> str:
-    """Level at which programs ran; '' if there were none."""
-    return max(map(evaluate.sandbox_of, self.evaluations))
 
   def mean(self, name: str) -> float:
     """Mean of a field over the seeds that know it; NaN if none does."""
@@ -143,29 +139,47 @@ def read_row(
         'outside the model, and rows are compared task by task; delete its '
         f'{remedy} and run the same command again.')
   steps = records.steps
-  result = Row(
+  check_comparable(f'The seeds of {row}', evaluations)
+  return Row(
       evaluations, timed=[
           evaluation for (workdir, _), evaluation in records.evaluations.items()
           if workdir in found and 'num_timed' in evaluation],
       steps=steps.loc[list(found)] if name == 'after' else steps.iloc[:0])
-  check_comparable(f'The seeds of {row}', [
-      dataclasses.replace(result, evaluations=[x]) for x in evaluations])
-  return result
 
 
-def check_comparable(title: str, rows: Iterable[Row]) -> None:
-  """Raises UserError unless rows have the same tasks and sandbox level."""
-  rows = list(rows)
-  if len({row.evaluations[0]['split_hash'] for row in rows}) > 1:
+def read_last(records: records_lib.Records, row: str) -> Row | None:
+  """The seeds of a row after training, or as evaluated without one."""
+  return (
+      read_row(records, row, 'after') or read_row(records, row, 'evaluation'))
+
+
+def check_comparable(
+    title: str, evaluations: Sequence[Mapping[str, Any]]) -> None:
+  """Raises UserError unless all have the same tasks and sandbox level."""
+  if len({found['split_hash'] for found in evaluations}) > 1:
     raise errors.UserError(
         f'{title} were evaluated on different tasks; evaluate all on the same '
         'config.evaluation.test.')
-  levels = sorted({row.sandbox for row in rows} - {''})
+  levels = sorted(set(map(evaluate.sandbox_of, evaluations)) - {''})
   if len(levels) > 1:
     raise errors.UserError(
         f'{title} were evaluated at different sandbox levels '
         f'({", ".join(levels)}); evaluate all at the same '
         'config.sandbox.level.')
+
+
+def search_tables(
+    title: str, means: Mapping[str, Mapping[str, float]],
+    rates: Sequence[str], measure: str,
+    searched_seeds: Sequence[int]) -> list[table_lib.Table]:
+  """A table of `means`, row -> learning rate -> measure, if there are any."""
+  lines = [
+      {'': name} | {f'{rate} %': percent(x) for rate, x in found.items()}
+      for name, found in means.items() if found]
+  return [table_lib.Table(
+      title, ['', *(f'{rate} %' for rate in rates)], lines,
+      '{}, mean of seeds {} and {}.'.format(
+          measure, *searched_seeds))] if lines else []
 
 
 def seeds(num: int) -> str:

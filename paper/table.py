@@ -5,28 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 
-import pandas as pd
-
 
 @dataclasses.dataclass(frozen=True)
 class Table:
   """A titled table of text with a note below it."""
 
   title: str
-  frame: pd.DataFrame
+  columns: Sequence[str]
+  rows: Sequence[Mapping[str, str]]  # Column -> text.
   note: str
 
-  @classmethod
-  def create(
-      cls, title: str, columns: Sequence[str],
-      rows: Sequence[Mapping[str, str]], note: str) -> Table:
-    """A table of rows {column: text}; a missing column is left empty."""
-    frame = pd.DataFrame(rows, columns=list(columns), dtype=object)
-    return cls(title, frame.fillna(''), note)
+  def lines(self) -> list[list[str]]:
+    """The texts of each row, '' for a missing column."""
+    return [[row.get(name, '') for name in self.columns] for row in self.rows]
 
   def markdown(self) -> str:
-    header = list(self.frame.columns)
-    lines = [header, ['---'] * len(header), *self.frame.itertuples(index=False)]
+    lines = [self.columns, ['---'] * len(self.columns), *self.lines()]
     table = ''.join(f'| {" | ".join(line)} |\n' for line in lines)
     return f'## {self.title}\n\n{table}\n{self.note}\n'
 
@@ -43,7 +37,7 @@ class Table:
     return (
         '\\begin{table}\n'
         f'  \\caption{{{caption}}}\n'
-        f'  \\begin{{tabular}}{{l{"r" * (self.frame.shape[1] - 1)}}}\n'
-        '  \\toprule\n' + line(self.frame.columns) + '  \\midrule\n'
-        + ''.join(map(line, self.frame.itertuples(index=False)))
+        f'  \\begin{{tabular}}{{l{"r" * (len(self.columns) - 1)}}}\n'
+        '  \\toprule\n' + line(self.columns) + '  \\midrule\n'
+        + ''.join(map(line, self.lines()))
         + '  \\bottomrule\n  \\end{tabular}\n\\end{table}\n')

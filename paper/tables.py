@@ -19,7 +19,7 @@ with fewer than five seeds is marked as a pilot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import math
 import pathlib
@@ -170,8 +170,9 @@ def _compare(
     cells_fn: row -> {column: text} of its scores.
     published_fn: title of a row -> {column: text} of the papers.
   """
-  rows_lib.check_comparable(
-      f'{title}: rows', [row for row in rows.values() if row is not None])
+  rows_lib.check_comparable(f'{title}: rows', [
+      evaluation for row in rows.values() if row is not None
+      for evaluation in row.evaluations])
   lines, p_values = [], {}  # p_values: index of a line -> p.
   for name, row in rows.items():
     cells = dict(published_fn(name))
@@ -194,7 +195,7 @@ def _compare(
   for (index, p), p_adjusted in zip(p_values.items(), adjusted):
     lines[index] |= {
         'p': rows_lib.p_text(p), _HOLM: rows_lib.p_text(p_adjusted)}
-  return table_lib.Table.create(title, columns, lines, note)
+  return table_lib.Table(title, columns, lines, note)
 
 
 # Games and problems.
@@ -251,12 +252,9 @@ def ablation_tables(records: records_lib.Records) -> list[table_lib.Table]:
           {workdir.split('/')[2] for workdir in records.workdirs()
            if workdir.startswith(f'{table}/{task}/')},
           key=lambda name: (len(name), name))  # 2 before 16.
-      rows = {}
-      for name in names:
-        row = f'{table}/{task}/{name}'
-        rows[name] = (
-            rows_lib.read_row(records, row, 'after')
-            or rows_lib.read_row(records, row, 'evaluation'))
+      rows = {
+          name: rows_lib.read_last(records, f'{table}/{task}/{name}')
+          for name in names}
       if not any(rows.values()):
         continue
       if unchanged in rows:
@@ -296,22 +294,18 @@ def problem_tables(records: records_lib.Records) -> list[table_lib.Table]:
   return [*tables, *_searches(records)]
 
 
-def _searches(records: records_lib.Records) -> Iterator[table_lib.Table]:
+def _searches(records: records_lib.Records) -> list[table_lib.Table]:
   """Success on GSM8K at each learning rate."""
-  lines = []
-  for title, (system, evaluation, _) in rows_lib.SYSTEMS.items():
-    rows = {rate: rows_lib.read_row(
-        records, f'search/gsm8k/{system}_{rate}', 'after')
-            for rate in experiments.SEARCH}
-    if evaluation == 'after' and any(rows.values()):
-      lines.append({'': title} | {
-          f'{rate} %': rows_lib.percent(row.successes.mean())
-          for rate, row in rows.items() if row})
-  if lines:
-    yield table_lib.Table.create(
-        'GSM8K: learning rates', ['', *(f'{x} %' for x in experiments.SEARCH)],
-        lines, 'success on training problems, mean of seeds {} and {}.'.format(
-            *experiments.SEARCH_SEEDS))
+  means = {
+      title: {
+          rate: row.successes.mean() for rate in experiments.SEARCH
+          if (row := rows_lib.read_row(
+              records, f'search/gsm8k/{system}_{rate}', 'after'))}
+      for title, (system, evaluation, _) in rows_lib.SYSTEMS.items()
+      if evaluation == 'after'}
+  return rows_lib.search_tables(
+      'GSM8K: learning rates', means, experiments.SEARCH,
+      'success on training problems', experiments.SEARCH_SEEDS)
 
 
 # MAGRPO's tasks (arXiv 2508.04652).
@@ -403,7 +397,7 @@ def credit_tables(systems: rows_lib.SystemRows) -> list[table_lib.Table]:
                for column, (metric, unit, is_last) in _CREDIT.items()},
             _COSINE_COLUMN: _logged(steps, cosines, 1, False)})
     if lines:
-      tables.append(table_lib.Table.create(
+      tables.append(table_lib.Table(
           f'{experiments.GAMES[task]}: credit, mean over the steps that tell '
           'it', ['', *_CREDIT, _COSINE_COLUMN], lines, _CREDIT_NOTE))
   return tables
@@ -459,34 +453,6 @@ def draw_curves(
   return paths
 
 
-def draw_roles(
-    records: records_lib.Records, folder: pathlib.Path) -> list[pathlib.Path]:
-  """Draws the return of each role over training, as figure 6 of MAGRPO does.
-
-  One file per task whose records have these returns; lines are means of seeds.
-  """
-  paths = []
-  for task, kinds in experiments.JOINT_TASKS.items():
-    for kind, title in kinds.items():
-      drawing = figure.Figure(figsize=(7, 4.5), layout='constrained')
-      axes = drawing.subplots()
-      for row in (experiments.MAGRPO, 'magrpo_cross'):
-        of_row = records.steps.index.str.startswith(f'{task}/{kind}/{row}/')
-        steps = records.steps[of_row].filter(
-            regex='^step$|^(?!validation)[^/]+/return$').dropna(axis=1)
-        for column in steps.columns.drop('step') if of_row.any() else ():
-          means = steps.groupby('step')[column].mean()
-          axes.plot(means.index, means, label=f'{row}: {column.split("/")[0]}')
-      if axes.lines:
-        axes.set_xlabel('step')
-        axes.set_ylabel('return of a candidate, mean of a step')
-        axes.set_title(title)
-        axes.legend(fontsize='small')
-        paths.append(folder / f'{task}_{kind}_roles.png')
-        drawing.savefig(paths[-1], dpi=150)
-  return paths
-
-
 def write_tables(
     records: records_lib.Records, folder: pathlib.Path) -> list[pathlib.Path]:
   """Writes tables and curves to `folder`; returns the files."""
@@ -501,7 +467,7 @@ def write_tables(
   latex.write_text('\n'.join(table.latex() for table in tables))
   return [
       markdown, latex, *depot_tables.draw(records, folder / 'depot.png'),
-      *draw_curves(systems, folder), *draw_roles(records, folder)]
+      *draw_curves(systems, folder)]
 
 
 def make(out: str, keep: str, results: str) -> list[pathlib.Path]:

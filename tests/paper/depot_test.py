@@ -42,20 +42,23 @@ def test_evaluated_teams_have_no_area():
   curves = {'depot_roles/outcome/swapped/seed-0': {
       'choices': [0], 'returns': [0.125], 'invalid': 0.0}}
   table, = depot_tables.make(records.Records(curves=curves))
-  row, = table.frame.to_dict('records')
+  line, = table.lines()
+  row = dict(zip(table.columns, line))
   assert row['return at 60k %'] == '12.5' and row['area %'] == ''
 
 
 def test_learning_rates_are_those_of_the_search():
-  best = depot.best_rates(STORED)
-  assert best
-  for (reward, system), rate in best.items():
-    config = depot_config.get_config(f'system={system},reward={reward}')
-    assert config.optimizer.learning_rate == float(rate), (reward, system)
+  for reward, systems in depot.SEARCHED_SYSTEMS.items():
+    for system in systems.values():
+      config = depot_config.get_config(f'system={system},reward={reward}')
+      if areas := depot.search_areas(STORED, reward, system):
+        best = max(areas, key=areas.__getitem__)
+        assert config.optimizer.learning_rate == float(best), (reward, system)
+  assert depot.search_areas(STORED, 'mixed', 'at_grpo')
   # Without one of its runs, a search is incomplete.
   fewer = dict(STORED)
   del fewer[f'depot_search/mixed/at_grpo_1e-3/seed-{depot.SEARCH_SEEDS[0]}']
-  assert best.keys() - depot.best_rates(fewer) == {('mixed', 'at_grpo')}
+  assert not depot.search_areas(fewer, 'mixed', 'at_grpo')
 
 
 def test_every_record_has_a_job_and_its_learning_rate():
