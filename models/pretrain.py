@@ -177,9 +177,12 @@ def train(recipe: Recipe, folder: pathlib.Path) -> None:
       tokenizer.encode_completion)
   for step, phase in enumerate(steps):
     groups = [
-        _make_group(
-            tokenizer.encode_prompt(demonstration.messages),
-            map(encode_completion, demonstration.completions))
+        types.Group(
+            key=types.GroupKey('', '', 0, 0), policy='',
+            prompt=tokenizer.encode_prompt(demonstration.messages),
+            candidates=tuple(
+                types.Candidate(ids, np.zeros(len(ids)), advantage=1.0)
+                for ids in map(encode_completion, demonstration.completions)))
         for demonstration in draw(recipe, phase, rng)]
     with jax.set_mesh(mesh):
       sums = gradients.zero_sums(state.params, config=config, spec=spec)
@@ -285,12 +288,3 @@ def train_tokenizer(
   tokenizer_lib.write(
       folder, bpe, _CHAT_TEMPLATE, stop_ids, eos_token=turn_end,
       pad_token=end_of_text)
-
-
-def _make_group(
-    prompt: np.ndarray, completions: Iterable[np.ndarray]) -> types.Group:
-  return types.Group(
-      key=types.GroupKey('', '', 0, 0), policy='', prompt=prompt,
-      candidates=tuple(
-          types.Candidate(ids, np.zeros(len(ids)), advantage=1.0)
-          for ids in completions))

@@ -19,7 +19,6 @@ from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from environments import env_api
 from environments.depot import env as depot
 
 _NUM_ITEMS, _NUM_ORDERS = 8, 6
@@ -32,50 +31,49 @@ def measure(
   The prompt is about an item or its word. Answers are words or shelves in the
   order of the items, so the right answers are on the diagonal of a turn.
   """
-  team, at_once = (
+  team, turns, at_once = (
       depot.make_environment(
-          team=name, max_turns=turns, reward='mixed', sandbox=None, code=code)
-      for name, turns in (('septet', _NUM_ORDERS), ('solo', 1)))
-  turns = depot.make_environment(
-      team='solo', max_turns=_NUM_ORDERS, reward='mixed', sandbox=None,
-      code=code)
+          team=name, max_turns=num_turns, reward='mixed', sandbox=None,
+          code=code)
+      for name, num_turns in (
+          ('septet', _NUM_ORDERS), ('solo', _NUM_ORDERS), ('solo', 1)))
   config = hub.load_config(folder)
   params = safetensors_lib.load_params(folder, config)
   tokenizer = tokenizer_lib.Tokenizer(folder)
   words, shelves = team.words, team.shelves
   rng = np.random.default_rng(0)
 
-  def choices(turn, item) -> Iterator[
-      tuple[str, list[env_api.Message], list[str], tuple[str, ...]]]:
-    """Yields kind, prompt, start of the completion, and answers."""
+  def choices(turn, item) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yields kind, prompt with the start of the completion, and answers."""
     orders = rng.integers(_NUM_ITEMS, size=_NUM_ORDERS)
     said = [words[i] for i in rng.integers(_NUM_ITEMS, size=_NUM_ORDERS)]
     said[turn], orders[turn] = words[item], item
     state = depot.State(
         '', tuple(orders.tolist()), ('s1',) * turn, words[item])
+
+    def prompt(environment, role, state=state):
+      message, = environment.observe(state, role)
+      return message['content']
+
     for role in team.roles[:-1]:
-      yield role, team.observe(state, role), [], words
-    picker, = team.observe(state, 'picker')
+      yield role, prompt(team, role), words
     for flag in depot.FLAGS:
-      content = picker['content'].replace(depot.PLAIN, flag)
-      yield (
-          f'picker, {flag}', [{'role': 'user', 'content': content}], [],
-          shelves)
-    prompt = turns.observe(state, 'solo')
-    yield 'solo, word', prompt, [], words
-    yield 'solo, shelf', prompt, [words[item]], shelves
-    prompt = at_once.observe(depot.State('', state.orders), 'solo')
-    yield 'solo at once, word', prompt, said[:turn], words
-    yield 'solo at once, shelf', prompt, said + list(shelves[:turn]), shelves
+      yield (f'picker, {flag}',
+             prompt(team, 'picker').replace(depot.PLAIN, flag), shelves)
+    alone = prompt(turns, 'solo')
+    yield 'solo, word', alone, words
+    yield 'solo, shelf', f'{alone} {words[item]}', shelves
+    alone = prompt(at_once, 'solo', depot.State('', state.orders))
+    yield 'solo at once, word', ' '.join((alone, *said[:turn])), words
+    yield ('solo at once, shelf',
+           ' '.join((alone, *said, *shelves[:turn])), shelves)
 
   rows = [
       choice for turn in range(_NUM_ORDERS) for item in range(_NUM_ITEMS)
       for choice in choices(turn, item)]
   inputs = [
-      np.concatenate([
-          tokenizer.encode_prompt(prompt),
-          tokenizer.encode_completion(' '.join(start))[:-1]])
-      for _, prompt, start, _ in rows]
+      tokenizer.encode_prompt([{'role': 'user', 'content': text}])
+      for _, text, _ in rows]
   tokens = np.zeros((len(rows), 1, max(map(len, inputs))), np.int32)
   for row, ids in zip(tokens, inputs):
     row[0, :len(ids)] = ids
@@ -83,7 +81,7 @@ def measure(
   last = hidden[np.arange(len(rows)), 0, [len(ids) - 1 for ids in inputs]]
   probs = np.asarray(jax.nn.softmax(model.unembed(params, config, last)))
   measured = {}
-  for (kind, _, _, answers), row in zip(rows, probs):
+  for (kind, _, answers), row in zip(rows, probs):
     ids = [tokenizer.encode_completion(answer)[0] for answer in answers]
     measured.setdefault(kind, []).append(row[ids])
   return {
