@@ -88,9 +88,5 @@ def get_config(arg: str = ''):
     c.environment.max_turns = 2
     c.evaluation.validation = 'test[134:150]'
 
-  if arg.debug:
-    common.shrink_for_debug(c)
   common.apply_system(c, arg, common.SYSTEMS[arg.system])
-  pod.put_on_slice(c, arg.size, arg.topology)
-  c.lock()
-  return c
+  return pod.finish(c, arg)

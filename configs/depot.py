@@ -107,5 +107,4 @@ def get_config(arg: str = ''):
     num_choices = 2 * arg.T // c.environment.max_turns
   c.rollout.max_new_tokens = num_choices * tokens_per_choice
   c.buckets.completion = (c.rollout.max_new_tokens,)
-  c.lock()
-  return c
+  return c.lock()

@@ -112,10 +112,4 @@ def get_config(arg: str = ''):
 
   common.adapt_to_critic(
       c, arg, (160, 320, 4000) if is_small else (1024, 2048, 4096, 32768))
-  if arg.debug:
-    common.shrink_for_debug(c)
-  pod.put_on_slice(
-      c, arg.size, arg.topology,
-      () if c.environment.team == 'solo' else ('aux', 'main'))
-  c.lock()
-  return c
+  return pod.finish(c, arg, ('aux', 'main'))

@@ -85,9 +85,5 @@ def get_config(arg: str = ''):
     c.evaluation.validation, c.evaluation.test = 'train[-16:]', 'test[:128]'
     c.train.num_steps = c.evaluation.validate_every = 16
 
-  if arg.debug:
-    common.shrink_for_debug(c)
   common.apply_system(c, arg, SYSTEMS[arg.system])
-  pod.put_on_slice(c, arg.size, arg.topology)
-  c.lock()
-  return c
+  return pod.finish(c, arg)

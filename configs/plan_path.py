@@ -14,6 +14,4 @@ from configs import common
 
 def get_config(arg: str = ''):
   """Returns the config; `common.parse_arg` documents `arg`."""
-  c = common.game_config('plan_path', arg)
-  c.lock()
-  return c
+  return common.game_config('plan_path', arg).lock()

@@ -95,6 +95,18 @@ def put_on_slice(
         'dimensions': dimensions(size)})
 
 
+def finish(
+    c: config_dict.ConfigDict, arg: config_dict.ConfigDict,
+    roles: tuple[str, ...] = ()) -> config_dict.ConfigDict:
+  """Applies `debug` and `topology`, with a pool per role of a team, and locks.
+  """
+  if arg.debug:
+    common.shrink_for_debug(c)
+  put_on_slice(
+      c, arg.size, arg.topology, () if c.environment.team == 'solo' else roles)
+  return c.lock()
+
+
 def _layout(topology: str) -> str:
   """Converts gcloud's 'v5litepod-16' into 'v5e:4x4'."""
   if re.fullmatch(r'\w+:\d+(x\d+)*', topology):

@@ -16,5 +16,4 @@ def get_config(arg: str = ''):
   """Returns the config; `common.parse_arg` documents `arg`."""
   c = common.game_config('sudoku', arg)
   c.environment.options.size = 4
-  c.lock()
-  return c
+  return c.lock()

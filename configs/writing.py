@@ -99,10 +99,4 @@ def get_config(arg: str = ''):
   common.adapt_to_critic(
       c, arg, {'nano': (208, 304, 512), '135m': (384, 576, 1152)}.get(
           arg.size, (1024, 2048, 4096)))
-  if arg.debug:
-    common.shrink_for_debug(c)
-  pod.put_on_slice(
-      c, arg.size, arg.topology,
-      () if c.environment.team == 'solo' else _ROLES[task])
-  c.lock()
-  return c
+  return pod.finish(c, arg, _ROLES[task])
