@@ -24,8 +24,7 @@ from environments.depot import env as depot
 _NUM_ITEMS, _NUM_ORDERS = 8, 6
 
 
-def measure(
-    folder: str | pathlib.Path, code: int = 0) -> dict[str, np.ndarray]:
+def measure(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
   """Returns kind of choice -> probabilities [turns, items, answers].
 
   The prompt is about an item or its word. Answers are words or shelves in the
@@ -33,8 +32,7 @@ def measure(
   """
   team, turns, at_once = (
       depot.make_environment(
-          team=name, max_turns=num_turns, reward='mixed', sandbox=None,
-          code=code)
+          team=name, max_turns=num_turns, reward='mixed', sandbox=None)
       for name, num_turns in (
           ('septet', _NUM_ORDERS), ('solo', _NUM_ORDERS), ('solo', 1)))
   config = hub.load_config(folder)
@@ -104,10 +102,7 @@ def pair_return(measured: dict[str, np.ndarray]) -> float:
 def main() -> None:
   parser = argparse.ArgumentParser(prog='python -m models.depot.measure')
   parser.add_argument('folder', help='Of a model from python -m models.depot.')
-  parser.add_argument(
-      '--code', type=int, default=0, help='As for python -m models.depot.')
-  args = parser.parse_args()
-  measured = measure(args.folder, args.code)
+  measured = measure(parser.parse_args().folder)
   print('| choice | mean | minimum | maximum |\n|---|---|---|---|')
   for kind, probs in measured.items():
     values = right(probs)
