@@ -125,7 +125,8 @@ _FAKE_BENCHMARK = """
 import json, os, pathlib, sys
 seconds = 2.0 if os.path.basename(os.getcwd()) == 'here' else 1.0
 pathlib.Path(sys.argv[-1], 'step.json').write_text(json.dumps({'cases': [
-    {'name': 'work', 'contestants': {'ours': {'best': seconds}}}]}))
+    {'name': 'work', 'contestants': {'ours': {'best': seconds}}},
+    {'name': 'check', 'values': {'error': 0.0}}]}))
 """
 
 
@@ -138,7 +139,8 @@ def test_checkouts_are_compared(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path / 'here')
   checkout = os.fspath(tmp_path / 'there')
   assert run.main(['step', '--checkout', checkout, '--repeats', '2']) == 0
-  assert 'ratio 2.000' in capsys.readouterr().out
+  assert capsys.readouterr().out == (
+      'work: 2.0000 s here, 1.0000 s there, ratio 2.000\n')
 
 
 def test_sandbox_benchmark(tmp_path):
