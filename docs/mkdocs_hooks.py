@@ -7,6 +7,7 @@ files. A linked file that is neither Markdown nor a picture becomes a page too.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import pathlib
 import re
@@ -99,9 +100,7 @@ def _comment(attr: griffe.Attribute) -> str:
   _, found, comment = lines[attr.endlineno - 1].partition('  # ')
   if found:
     return comment
-  above = []
-  for line in reversed(lines[:attr.lineno - 1]):
-    if not line.strip().startswith('# '):
-      break
-    above.insert(0, line.strip().removeprefix('# '))
-  return '\n'.join(above)
+  above = itertools.takewhile(
+      lambda line: line.startswith('# '),
+      map(str.strip, reversed(lines[:attr.lineno - 1])))
+  return '\n'.join(line.removeprefix('# ') for line in [*above][::-1])
