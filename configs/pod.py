@@ -17,8 +17,10 @@ from ml_collections import config_dict
 from configs import common
 from configs import plan_path
 
-# Hidden size, intermediate size, layers, query heads, key/value heads,
-# positions and tied head.
+_FIELDS = (
+    'hidden_size', 'intermediate_size', 'num_layers', 'num_heads',
+    'num_kv_heads', 'max_positions', 'tied_head')
+# Size -> these fields of its `ModelConfig`.
 _DIMENSIONS = {
     '0.6b': (1024, 3072, 28, 16, 8, 40960, True),
     '1.7b': (2048, 6144, 28, 16, 8, 40960, True),
@@ -56,15 +58,10 @@ def get_config(arg: str = ''):
 def dimensions(size: str) -> dict[str, Any]:
   """Fields of the `ModelConfig` of a size of `common.MODELS`."""
   common.check_choices({'size': size}, size=_DIMENSIONS)
-  (hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
-   max_positions, tied_head) = _DIMENSIONS[size]
   return {
+      **dict(zip(_FIELDS, _DIMENSIONS[size])),
       'vocab_size': 152064 if size == 'coder-7b' else 151936,
-      'hidden_size': hidden_size, 'intermediate_size': intermediate_size,
-      'num_layers': num_layers, 'num_heads': num_heads,
-      'num_kv_heads': num_kv_heads, 'head_dim': 128,
-      'rope_theta': 1e6, 'norm_eps': 1e-6, 'tied_head': tied_head,
-      'max_positions': max_positions, 'init_std': 0.02,
+      'head_dim': 128, 'rope_theta': 1e6, 'norm_eps': 1e-6, 'init_std': 0.02,
       'model_type': 'qwen2' if size.startswith('coder') else 'qwen3'}
 
 

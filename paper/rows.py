@@ -5,7 +5,7 @@ Also formats the cells of a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -105,19 +105,15 @@ class Row:
         'peak GiB': f'{peaks.dropna().iloc[0]:.1f}'}
 
 
-# Game -> title -> row, for all of SYSTEMS.
-SystemRows = Mapping[str, Mapping[str, Row | None]]
+# Title -> row, for all of SYSTEMS; None if no seed is finished.
+Systems = Mapping[str, Row | None]
 
 
-def read_systems(
-    records: records_lib.Records, tasks: Iterable[str],
-    table: str = 'main') -> SystemRows:
-  """The compared systems on each task; None if no seed is finished."""
+def read_systems(records: records_lib.Records, folder: str) -> Systems:
+  """The compared systems in the folder of a task."""
   return {
-      task: {
-          title: read_row(records, f'{table}/{task}/{system}', evaluation)
-          for title, (system, evaluation, _) in SYSTEMS.items()}
-      for task in tasks}
+      title: read_row(records, f'{folder}/{system}', evaluation)
+      for title, (system, evaluation, _) in SYSTEMS.items()}
 
 
 def read_row(

@@ -19,8 +19,7 @@ with fewer than five seeds is marked as a pilot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-import functools
+from collections.abc import Mapping, Sequence
 import math
 import pathlib
 import sys
@@ -155,9 +154,8 @@ _CREDIT_NOTE = (
 def _compare(
     title: str, columns: Sequence[str],
     rows: Mapping[str, rows_lib.Row | None], baseline: str, note: str,
-    *, values_fn: Callable[[rows_lib.Row], np.ndarray],
-    cells_fn: Callable[[rows_lib.Row], Mapping[str, str]],
-    published_fn: Callable[[str], Mapping[str, str]]) -> table_lib.Table:
+    *, values: Mapping[str, np.ndarray],
+    cells: Mapping[str, Mapping[str, str]]) -> table_lib.Table:
   """A table of rows that played the same tasks.
 
   Args:
@@ -166,31 +164,29 @@ def _compare(
     rows: title -> row, None if only the paper may have it.
     baseline: title of the row that others are compared with.
     note: below the table.
-    values_fn: row -> [seeds, tasks], the compared values.
-    cells_fn: row -> {column: text} of its scores.
-    published_fn: title of a row -> {column: text} of the papers.
+    values: title of a row -> [seeds, tasks], the compared values.
+    cells: title -> {column: text} of the papers and of the scores.
   """
   rows_lib.check_comparable(f'{title}: rows', [
       evaluation for row in rows.values() if row is not None
       for evaluation in row.evaluations])
   lines, p_values = [], {}  # p_values: index of a line -> p.
   for name, row in rows.items():
-    cells = dict(published_fn(name))
+    line = {'': name, **cells[name]}
     if row is not None:
-      cells |= {
-          **cells_fn(row), **row.training_cells(),
+      line |= {
+          **row.training_cells(),
           'tokens a task': f'{row.mean_per_task("completion_tokens"):.0f}'}
-      other = rows.get(baseline)
-      if name != baseline and other is not None:
-        values, others = values_fn(row), values_fn(other)
-        cells |= {'compared with': baseline} | dict.fromkeys(
+      if name != baseline and baseline in values:
+        found, others = values[name], values[baseline]
+        line |= {'compared with': baseline} | dict.fromkeys(
             ('minus that', 'minus AT-GRPO', f'minus {baseline}'),
-            rows_lib.signed(f'{100 * (values.mean() - others.mean()):+.1f}'))
-        if min(len(values), len(others)) > 1:
+            rows_lib.signed(f'{100 * (found.mean() - others.mean()):+.1f}'))
+        if min(len(found), len(others)) > 1:
           p_values[len(lines)] = statistics.p_value(
-              values, others, row.clusters)
-    if any(cells.values()):
-      lines.append({'': name, **cells})
+              found, others, row.clusters)
+    if row is not None or any(cells[name].values()):
+      lines.append(line)
   adjusted = statistics.holm(list(p_values.values()))
   for (index, p), p_adjusted in zip(p_values.items(), adjusted):
     lines[index] |= {
@@ -206,22 +202,21 @@ def _success_table(
     rows: Mapping[str, rows_lib.Row | None], baseline: str, task: str,
     note: str) -> table_lib.Table:
   """A table of success; `task` is its name in `published`."""
-  def cells(row):
-    turns, to_solve = row.mean('mean_turns'), row.mean('mean_turns_to_solve')
-    return {
-        **row.score_cells('success', row.successes),
-        'turns': f'{turns:.2f}', 'turns an episode': f'{turns:.2f}',
-        'turns to solve': '' if math.isnan(to_solve) else f'{to_solve:.2f}'}
-
-  def published_cells(name):
-    _, _, name = rows_lib.SYSTEMS.get(name, ('', '', name))
-    return dict(zip(_PUBLISHED_COLUMNS, published.qwen3_success(name, task)))
-
+  values, cells = {}, {}
+  for name, row in rows.items():
+    _, _, row_of_paper = rows_lib.SYSTEMS.get(name, ('', '', name))
+    cells[name] = dict(zip(
+        _PUBLISHED_COLUMNS, published.qwen3_success(row_of_paper, task)))
+    if row is not None:
+      values[name] = row.successes
+      turns, to_solve = row.mean('mean_turns'), row.mean('mean_turns_to_solve')
+      cells[name] |= {
+          **row.score_cells('success', row.successes),
+          'turns': f'{turns:.2f}', 'turns an episode': f'{turns:.2f}',
+          'turns to solve': '' if math.isnan(to_solve) else f'{to_solve:.2f}'}
   return _compare(
       title, columns, rows, baseline,
-      _INTERVAL_NOTE.format(score='success') + note,
-      values_fn=lambda row: row.successes, cells_fn=cells,
-      published_fn=published_cells)
+      _INTERVAL_NOTE.format(score='success') + note, values=values, cells=cells)
 
 
 def _game_table(
@@ -236,7 +231,8 @@ def _game_table(
       note + _ROLES_NOTE * (name == 'roles'))
 
 
-def main_tables(systems: rows_lib.SystemRows) -> list[table_lib.Table]:
+def main_tables(
+    systems: Mapping[str, rows_lib.Systems]) -> list[table_lib.Table]:
   """The compared systems, one table per game."""
   return [
       _game_table(task, 'systems', rows, rows_lib.AT_GRPO)
@@ -272,8 +268,7 @@ def problem_tables(records: records_lib.Records) -> list[table_lib.Table]:
   """Success on each benchmark of mathematics and code."""
   found = []  # (benchmark, title, rows)
   for task, local in experiments.LOCAL_BENCHMARKS.items():
-    found.append((*local, rows_lib.read_systems(
-        records, [task], 'problems')[task]))
+    found.append((*local, rows_lib.read_systems(records, f'problems/{task}')))
   for task, benchmarks in experiments.BENCHMARKS.items():
     folders = {
         title: system if evaluation == 'after'
@@ -338,11 +333,11 @@ def joint_tables(records: records_lib.Records) -> list[table_lib.Table]:
       if rows:
         tables.append(_compare(
             f'{title}: {task}', columns, rows, baseline, note,
-            values_fn=functools.partial(returns, task=task),
-            cells_fn=functools.partial(_joint_cells, task=task),
-            published_fn=lambda name, reported=reported: {
-                column: numbers.get(name, '')
-                for column, numbers in reported.items()}))
+            values={name: returns(row, task) for name, row in rows.items()},
+            cells={
+                name: {column: numbers.get(name, '')
+                       for column, numbers in reported.items()}
+                | _joint_cells(row, task) for name, row in rows.items()}))
   return tables
 
 
@@ -376,7 +371,8 @@ def _joint_cells(row: rows_lib.Row, task: str) -> dict[str, str]:
 # Credit.
 
 
-def credit_tables(systems: rows_lib.SystemRows) -> list[table_lib.Table]:
+def credit_tables(
+    systems: Mapping[str, rows_lib.Systems]) -> list[table_lib.Table]:
   """Groups, advantages and gradients of each role, one table per game."""
   tables = []
   for task, rows in systems.items():
@@ -418,12 +414,13 @@ def _logged(
 
 
 def draw_curves(
-    systems: rows_lib.SystemRows, folder: pathlib.Path) -> list[pathlib.Path]:
+    systems: Mapping[str, rows_lib.Systems],
+    folder: pathlib.Path) -> list[pathlib.Path]:
   """Draws learning curves against generated tokens; returns the files."""
   paths = []
-  for task, game in experiments.GAMES.items():
+  for task, rows in systems.items():
     trained = {
-        title: row for title, row in systems[task].items()
+        title: row for title, row in rows.items()
         if row is not None and not row.steps.empty}
     colors = dict(zip(trained, colormaps['tab10'].colors, strict=False))
     for file, (label, styles) in _CURVES.items():
@@ -446,7 +443,8 @@ def draw_curves(
                 linewidth=1.2, drawstyle='steps-post')
       axes.set_xlabel('generated tokens (millions); a line for each seed')
       axes.set_ylabel(label)
-      axes.set_title(f'{game}, validation, one candidate per prompt')
+      axes.set_title(
+          f'{experiments.GAMES[task]}, validation, one candidate per prompt')
       axes.legend(fontsize='small')
       paths.append(folder / f'{task}_{file}.png')
       drawing.savefig(paths[-1], dpi=150)
@@ -456,7 +454,9 @@ def draw_curves(
 def write_tables(
     records: records_lib.Records, folder: pathlib.Path) -> list[pathlib.Path]:
   """Writes tables and curves to `folder`; returns the files."""
-  systems = rows_lib.read_systems(records, experiments.GAMES)
+  systems = {
+      task: rows_lib.read_systems(records, f'main/{task}')
+      for task in experiments.GAMES}
   tables = [
       *depot_tables.make(records), *main_tables(systems),
       *ablation_tables(records), *problem_tables(records),

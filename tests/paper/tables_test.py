@@ -23,10 +23,6 @@ def _read(table):
   return {line[0]: dict(zip(table.columns, line)) for line in table.lines()}
 
 
-def _systems(runs):
-  return rows_lib.read_systems(runs, tables.experiments.GAMES)
-
-
 def test_every_trained_system_has_a_row():
   experiments = tables.experiments
   assert {system for system, _, _ in rows_lib.SYSTEMS.values()} == {
@@ -118,7 +114,8 @@ def test_curves_of_depot_are_drawn(tmp_path):
 
 
 def test_curves_are_drawn(tmp_path):
-  paths = tables.draw_curves(_systems(finished_runs.some()), tmp_path)
+  systems = rows_lib.read_systems(finished_runs.some(), MAIN)
+  paths = tables.draw_curves({'plan_path': systems}, tmp_path)
   assert [path.name for path in paths] == [
       f'plan_path_{name}.png' for name in ('success', 'turns', 'rollout')]
   assert all(path.stat().st_size > 10_000 for path in paths)
