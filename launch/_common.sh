@@ -188,8 +188,8 @@ find_python() {
 # ensure_installed EXTRA: installs this checkout into .venv, with the extra EXTRA
 # of setup.py unless that is empty. A stamp in .venv records the installation.
 ensure_installed() {
-  local extra="$1" log="$ROOT/.cache/install.log" target="$ROOT" wanted
-  local install make_venv=false
+  local extra="$1" log="$ROOT/.cache/install.log" wanted
+  local target="$ROOT${extra:+[$extra]}" install make_venv=false
   find_python
   wanted="Python $PYTHON_VERSION, $ROOT, $(cksum < "$ROOT/setup.py")"
   if [[ "$(cat "$VENV/installed-$extra" 2> /dev/null)" == "$wanted" ]]; then
@@ -198,7 +198,6 @@ ensure_installed() {
     return
   fi
 
-  if [[ -n "$extra" ]]; then target="${ROOT}[$extra]"; fi
   install=("$VENV/bin/python" -m pip install --disable-pip-version-check
     --no-input --editable "$target")
   [[ "$(python_version "$VENV/bin/python" 'pip, sys')" == "$PYTHON_VERSION" ]] ||
