@@ -36,8 +36,8 @@ _WORKDIR = flags.DEFINE_string(
     'resumed.')
 _MODE = flags.DEFINE_enum(
     'mode', 'train',
-    ['train', 'evaluate', 'export', 'replay', 'compile_check', 'doctor',
-     'report'],
+    ['train', 'evaluate', 'export', 'replay', 'play', 'compile_check',
+     'doctor', 'report'],
     'What to do.')
 _CHECKPOINT = flags.DEFINE_string(
     'checkpoint', 'latest',
@@ -47,6 +47,12 @@ _STEP = flags.DEFINE_string(
     'step', None,
     'With --mode=replay: a recorded training step, counted from 0 as in '
     'groups/, or the name of an evaluation, such as after.')
+_REPLIES = flags.DEFINE_string(
+    'replies', 'typed',
+    'With --mode=play: "typed", "empty", "random" (words of the prompt), or a '
+    'file with a JSON text per line.')
+_TASKS = flags.DEFINE_integer(
+    'tasks', 1, 'With --mode=play: number of training tasks.', lower_bound=1)
 _CHECK = flags.DEFINE_bool(
     'check', False,
     'Only check the flags and the config, which needs no device and no model.')
@@ -66,6 +72,7 @@ _TRACEBACK = flags.DEFINE_bool(
 # Flags that only some modes read.
 _MODE_FLAGS = (
     (_CHECKPOINT, ('evaluate', 'export')), (_STEP, ('replay',)),
+    (_REPLIES, ('play',)), (_TASKS, ('play',)),
     (_CHECK, ('train', 'evaluate', 'export', 'doctor')))
 
 # Exit statuses besides 0 and those of `errors`.
@@ -86,6 +93,10 @@ def main(argv: list[str]) -> int:
   # `doctor` reports mistakes beside those of other parts.
   if mode not in ('report', 'doctor'):
     settings.read(_CONFIG.value, None)
+  if mode == 'play':
+    from atgrpo_jax import play
+    play.play(_CONFIG.value, _REPLIES.value, _TASKS.value)
+    return 0
   progress.watch()
   # jax is imported here, so that mistakes in the flags are reported sooner.
   loading = progress.activity(lambda: 'loading jax and other libraries …')
@@ -182,7 +193,7 @@ def _check_flags(mode: str, process: dict[str, str | int | None]) -> None:
     raise errors.UserError(
         '--step is missing; give a recorded step such as 0, or an evaluation '
         'such as after.')
-  if not _WORKDIR.value and mode != 'compile_check':
+  if not _WORKDIR.value and mode not in ('compile_check', 'play'):
     raise errors.UserError('--workdir is missing; see --help.')
   if mode != 'report' and not _CONFIG.value:
     raise errors.UserError(

@@ -22,7 +22,7 @@ LAYERS = (
     'atgrpo_jax.main',
     'atgrpo_jax.api',
     'atgrpo_jax.export atgrpo_jax.replay atgrpo_jax.compile_check'
-    ' atgrpo_jax.doctor',
+    ' atgrpo_jax.doctor atgrpo_jax.play',
     *(f'atgrpo_jax.{name}' for name in (
         'train', 'viewer', 'evaluate', 'rehearsal', 'saved_config', 'config',
         'experiment', 'settings', 'algorithms', 'rollout', 'sampling',

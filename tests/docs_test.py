@@ -349,7 +349,7 @@ def test_commands_can_be_parsed(monkeypatch):
           args, monkeypatch, ROOT / 'docs/examples' if is_example else ROOT)
       assert values.config.is_locked
       assert bool(values.step) == (values.mode == 'replay')
-      assert values.workdir or values.mode == 'compile_check'
+      assert values.workdir or values.mode in ('compile_check', 'play')
     elif module in parsers:
       parsers[module](args)
 

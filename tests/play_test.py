@@ -1,0 +1,88 @@
+"""`--mode play` plays an environment with given replies, without a model."""
+
+import dataclasses
+import io
+import json
+import math
+import re
+import sys
+
+import pytest
+
+from atgrpo_jax import errors
+from atgrpo_jax import play
+from atgrpo_jax import settings
+from tests import echo
+
+
+def replies(folder, *texts):
+  path = folder / 'replies.jsonl'
+  path.write_text('\n'.join(map(json.dumps, texts)))
+  return str(path)
+
+
+def test_prompts_replies_and_rewards_are_printed(tmp_path, capsys, monkeypatch):
+  letter = echo.tasks('train')[0]['letter']
+  file = replies(tmp_path, letter, letter.upper(), 'x', '')
+  play.play(echo.get_config(), file, 2)
+  first, second = capsys.readouterr().out.split('==== task ')[1:]
+  assert first == f'''echo/train/0
+---- prompt of 'first' in turn 1
+[user] first {letter}
+---- reply of 'first'
+{letter}
+---- team reward 0; first: local reward 1, ok
+     right 1
+     success 0
+---- prompt of 'second' in turn 1
+[user] second {letter}
+---- reply of 'second'
+{letter.upper()}
+---- team reward 1; second: local reward 1, ok
+     right 1
+     success 1
+     done, success
+'''
+  assert second.endswith('     done, truncated\n')
+  with pytest.raises(errors.UserError, match='too few lines; add one for each'):
+    play.play(echo.get_config(), file, 3)
+  with pytest.raises(errors.UserError, match='JSON text per line'):
+    play.play(echo.get_config(), replies(tmp_path, letter, 3), 1)
+  monkeypatch.setattr(sys, 'stdin', io.StringIO(f'{letter}\n'))
+  with pytest.raises(errors.UserError, match='the standard input has ended'):
+    play.play(echo.get_config(), play.TYPED, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken(echo.Echo):
+  """An environment with one mistake."""
+
+  mistake: str = ''
+
+  def observe(self, state, role):
+    if self.mistake == 'no prompt' and role == 'second':
+      return []
+    return super().observe(state, role)
+
+  def step(self, state, actions):
+    return dataclasses.replace(super().step(state, actions), **{
+        'nan': {'team_reward': math.nan},
+        'terms': {'reward_terms': [1.0]},
+        'endless': {'done': False, 'success': False, 'truncated': False},
+        'other role': {'local_rewards': {'third': 1.0}},
+    }.get(self.mistake, {}))
+
+
+@pytest.mark.parametrize('mistake, words', [
+    ('nan', 'team_reward=nan'), ('terms', 'reward_terms=[1.0]'),
+    ('other role', "local_rewards of ['third']"),
+    ('endless', 'done=False'), ('no prompt', 'returned list []')])
+def test_a_broken_contract_names_role_turn_and_task(
+    mistake, words, monkeypatch):
+  monkeypatch.setattr(
+      settings, 'make_environment', lambda *_: Broken(1, mistake))
+  with pytest.raises(errors.UserError, match=re.escape(words)) as error:
+    play.play(echo.get_config(), play.RANDOM, 1)
+  role = 'second' if mistake in ('endless', 'no prompt') else 'first'
+  assert f"for role '{role}' in turn 1 of task 'echo/train/0'" in str(
+      error.value)
