@@ -251,6 +251,9 @@ def _role_metrics(
       f'{role}/advantage_mean': np.mean(advantages),
       f'{role}/advantage_std': np.std(advantages),
       f'{role}/length': np.mean([len(c.completion) for c in candidates]),
+      f'{role}/distinct': np.mean([
+          len({c.text for c in g.candidates}) / len(g.candidates)
+          for g in groups]),
   }
   terms = collections.defaultdict(list)  # Not every phase has all terms.
   for candidate in candidates:

@@ -1,5 +1,6 @@
 """The JSON form of trees."""
 
+import collections
 import gzip
 
 import numpy as np
@@ -76,3 +77,13 @@ def test_damaged_file_is_refused(content, tmp_path):
   path.write_bytes(content)
   with pytest.raises(errors.UserError, match=f'{path} is missing or damaged'):
     list(tree_lib.read(path))
+
+
+def test_the_share_of_distinct_texts_of_a_group_is_logged(monkeypatch):
+  scripted.follow_scripts(monkeypatch)
+  runner = scripted.make_runner({
+      'one': collections.defaultdict(lambda: '1121'),
+      'two': collections.defaultdict(lambda: '1234')})
+  metrics = tree_lib.metrics(
+      scripted.collect(runner, {'T4': 4, 'T9': 9}, group_size=4))
+  assert (metrics['a/distinct'], metrics['b/distinct']) == (0.5, 1.0)
