@@ -28,6 +28,7 @@ Json = dict[str, Any]
 
 _GZIP_LEVEL = 6
 _LOGPROB_DECIMALS = 6  # In JSON.
+_MAX_SHOWN = 160  # Characters of a sample.
 
 
 def failed(step: env_api.Step) -> bool:
@@ -264,6 +265,21 @@ def _role_metrics(
     values[f'{role}/outcome/{outcome.value}'] = (
         outcomes.count(outcome) / len(outcomes))
   return values
+
+
+def samples(trees: Sequence[Tree]) -> Iterator[str]:
+  """Yields lines with a reply of each role to each of two tasks."""
+  for tree in trees[:2]:
+    seen = set()
+    for group in tree.groups():
+      role, candidate = group.key.role, group.candidates[0]
+      if role not in seen:
+        seen.add(role)
+        # A terminal would obey control characters.
+        text = ''.join(
+            x if x.isprintable() else ' ' for x in candidate.text[:_MAX_SHOWN])
+        yield (f'{role}, {tree.task_id}, return {candidate.return_:.3g}: '
+               f'{text}')
 
 
 # Files.

@@ -79,11 +79,15 @@ def test_damaged_file_is_refused(content, tmp_path):
     list(tree_lib.read(path))
 
 
-def test_the_share_of_distinct_texts_of_a_group_is_logged(monkeypatch):
+def test_distinct_texts_of_groups_are_counted_and_samples_shown(monkeypatch):
   scripted.follow_scripts(monkeypatch)
   runner = scripted.make_runner({
       'one': collections.defaultdict(lambda: '1121'),
       'two': collections.defaultdict(lambda: '1234')})
-  metrics = tree_lib.metrics(
-      scripted.collect(runner, {'T4': 4, 'T9': 9}, group_size=4))
+  trees = scripted.collect(runner, {'T4': 4, 'T9': 9}, group_size=4)
+  metrics = tree_lib.metrics(trees)
   assert (metrics['a/distinct'], metrics['b/distinct']) == (0.5, 1.0)
+  lines = list(tree_lib.samples(trees))
+  assert [line.split(', return')[0] for line in lines] == [
+      'a, T4', 'b, T4', 'a, T9', 'b, T9']
+  assert all(line.endswith(': 1') for line in lines)
