@@ -128,27 +128,19 @@ USE_DATA = config(
 
 # ---- Model folders ----------------------------------------------------------
 
-for _file in ('config.json', 'tokenizer.json', 'tokenizer_config.json'):
-  case(f'model/{_file}', write(f'model/{_file}', '{"a": '))
-  case(f'model/{_file}', remove(f'model/{_file}'))
 _GENERATION = 'model/generation_config.json'
-for _content in ('[]', '[' * 100_000):
-  case(_GENERATION, write(_GENERATION, _content))
+case('model/config.json', write('model/config.json', '{"a": '))
+case('model/tokenizer.json', remove('model/tokenizer.json'))
 case(_GENERATION, change(_GENERATION, lambda path: path.write_bytes(b'\xff')))
+case(re.escape('eos_token_id=[0, 99]'), edit(_GENERATION, eos_token_id=[0, 99]))
 case(r'model: tokenizer\.json',
      edit('model/tokenizer.json', model={'type': 'Unknown'}))
-case('model/config.json.*rms_norm_eps.*NaN',
-     edit('model/config.json', rms_norm_eps=math.nan))
 case('config.json.*num_experts=8', edit('model/config.json', num_experts=8))
 case('16 .* 15', edit('model/config.json', vocab_size=15))
 case(r'model\.layers\.2\.', edit('model/config.json', num_hidden_layers=3))
-for _value in ('<end>', [0, 99]):
-  case(re.escape(f'eos_token_id={json.dumps(_value)}'),
-       edit(_GENERATION, eos_token_id=_value))
 for _template, _message in {
     '{% for m in messages %}': 'TemplateSyntaxError',
-    "{{ raise_exception('no system role') }}": 'no system role',
-    '': "'user'"}.items():
+    "{{ raise_exception('no system role') }}": 'no system role'}.items():
   case(f'model.* chat template.*{_message}',
        write('model/chat_template.jinja', _template))
 case('model.*chat_template', remove('model/chat_template.jinja'))
@@ -157,52 +149,42 @@ _WEIGHTS = 'model/model.safetensors'
 _INDEX = 'model/model.safetensors.index.json'
 case('/model', remove(_WEIGHTS))
 case(_WEIGHTS, truncate(_WEIGHTS, 1000))
-case('model.norm.weight.*NaN or infinity',
-     set_weight(_WEIGHTS, 'model.norm.weight', math.nan))
 case('model.norm.weight.*NaN or infinity.*bfloat16',
      set_weight(_WEIGHTS, 'model.norm.weight', 3.4e38), LORA,
      config('model.dtype=bfloat16'))
-case(_INDEX, remove(_WEIGHTS), write(_INDEX, '{"weight_map": {"a": 3}}'))
-case('files of other folders', remove(_WEIGHTS),
-     write(_INDEX, '{"weight_map": {"a": "../model.safetensors"}}'))
-case('x.safetensors is not a complete', remove(_WEIGHTS),
-     write(_INDEX, '{"weight_map": {"a": "x.safetensors"}}'))
+for _weight_map, _message in {
+    '{"a": 3}': _INDEX, '{"a": "../model.safetensors"}': 'of other folders',
+    '{"a": "x.safetensors"}': 'x.safetensors is not a complete'}.items():
+  case(_message, remove(_WEIGHTS),
+       write(_INDEX, f'{{"weight_map": {_weight_map}}}'))
 case('model/config.json', config('model.folder={root}/model/config.json'))
 case("''", config('model.folder='))
 
-_ADAPTER = 'adapter/adapter_config.json'
 _ADAPTER_WEIGHTS = 'adapter/adapter_model.safetensors'
-for _key, _value in (
-    ('lora_alpha', 'x'), ('r', 0), ('bias', None), ('use_dora', True)):
-  case(f'{_ADAPTER}.*{_key}={json.dumps(_value)}',
-       edit(_ADAPTER, **{_key: _value}), USE_ADAPTER)
+case('adapter_config.json.*r=0', USE_ADAPTER,
+     edit('adapter/adapter_config.json', r=0))
 case("'no/such' is not a folder", LORA, config('lora.folder=no/such'))
 case(_ADAPTER_WEIGHTS, truncate(_ADAPTER_WEIGHTS, 99), USE_ADAPTER)
 case(f'{_ADAPTER_WEIGHTS}.*self_attn.q_proj.*NaN', USE_ADAPTER, set_weight(
     _ADAPTER_WEIGHTS,
     'base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight', math.nan))
 case('lora.targets', LORA, config("lora.targets=('attention/[',)"))
-case('lora.targets', LORA, config('lora.targets=()'))
 
 # ---- Configs ----------------------------------------------------------------
 
 _FILE = flag('config={root}/home/config.py')
 for _content, _message in {
     'def get_config(:\n': 'config.py.*SyntaxError',
-    'import no_such_module\n': 'config.py, line 1.*no_such_module',
     'x = 1\n': 'config.py.*get_config',
+    'import no_such_module\n': 'config.py, line 1.*no_such_module',
     'def get_config():\n  raise ValueError("no luck")\n': 'config.py.*no luck',
     'def get_config():\n  return {"seed": 1}\n': "{'seed': 1}"}.items():
   case(_message, write('home/config.py', _content), _FILE)
-case('/home', flag('config={root}/home'))
 for _item in (
     'optimizer=3', 'optimizer.learning_rate=fast', 'buckets.prompt=(4',
-    'mesh.fsdp=3', 'train.num_steps=0',
-    "policy_map=(('first', '../evals'), ('second', 'b'))",
-    f"policy_map=(('first', 'a'), ('second', '{'b' * 65}'))",
+    'mesh.fsdp=3', "policy_map=(('first', '../evals'), ('second', 'b'))",
     "per_policy=(('shared', 'optimizer.b1', 'x'),)", "train.writers=('os',)",
-    "train.writers=('tensorboard','tensorboard')", 'environment.module=.x',
-    'environment.options.colour=red'):
+    'environment.module=.x', 'environment.options.colour=red'):
   case(_item.partition('=')[0].rpartition('.')[2], config(_item))
 case('lora.rank=1000000', LORA, config('lora.rank=1000000'))
 case("export.dtype='int8'", flag('mode=export'), config('export.dtype=int8'))
@@ -212,7 +194,6 @@ case(r"evaluation.name='\.\./x'",
 
 # ---- Prompts that do not fit ------------------------------------------------
 
-case("'first'.*buckets.prompt", config('buckets.prompt=(2,)'))
 case('4 positions', edit('model/config.json', max_position_embeddings=4))
 case('rollout.max_new_tokens=2',
      edit('model/config.json', max_position_embeddings=2))
@@ -223,14 +204,13 @@ case("'first'.*'letters/train/7'.*5 tokens",
 
 _ENV = 'environment.module'
 for _content, _message in {
-    'def f(:\n': 'SyntaxError', 'import sys\nsys.exit(0)\n': 'SystemExit',
-    'x = 1\n': 'make_environment', 'def make_environment(**_): pass\n': 'roles',
+    'import sys\nsys.exit(0)\n': 'SystemExit', 'x = 1\n': 'make_environment',
+    'def make_environment(**_): pass\n': 'roles',
     'def make_environment(team): pass\n': 'unexpected keyword argument'
 }.items():
   case(f'{_ENV}.*{_message}', module(_ENV, _content))
 case(f'{_ENV}.*phases', environment('phases = (("third",),)'))
 for _function, _problem in {
-    "observe(self, state, role): return 'text'": "returned the text 'text'",
     'observe(self, state): return 3': 'positional argument',
     'reset(self, task): raise SystemExit(3)': 'SystemExit: 3',
     'reset(self, task): return lambda: 3': 'pickle',
@@ -240,8 +220,7 @@ for _function, _problem in {
 _PLAN = f'{_ENV}=environments.boards.plan_path.env'
 case("environment.team='crowd'", config(_PLAN, 'environment.team=crowd'))
 case('sandbox', config(_PLAN))
-for _content in ('def f(:\n', 'x = 1\n'):
-  case("dataset.builder='hostile_", module('dataset.builder', _content))
+case("dataset.builder='hostile_", module('dataset.builder', 'x = 1\n'))
 
 # ---- Data sets --------------------------------------------------------------
 
@@ -254,7 +233,6 @@ for _statement, _message in {
   case(_message, letters(_statement))
 for _item, _message in {
     'dataset.config=x': "'x'", 'rollout.num_tasks=41': '40',
-    'evaluation.test=test[3:3]': r"'test\[3:3\]'",
     'evaluation.test=exam': "'exam'.*test \\(",
     'dataset.train=train+train': "'letters/train/0'"}.items():
   case(_message, USE_DATA, config(_item))
@@ -273,8 +251,6 @@ _RECORDS = '*-train.array_record-00000-of-00001'
 case('echo_letters_.*train.array_record', USE_DATA,
      data_set(_RECORDS, pathlib.Path.unlink))
 case('echo_letters_.*/1.0.0', USE_DATA, data_set(
-    _RECORDS, lambda path: path.write_bytes(path.read_bytes()[:100])))
-case('echo_letters_.*/1.0.0', USE_DATA, data_set(
     _RECORDS, lambda path: path.write_bytes(
         path.read_bytes()[:65600] + b'x' + path.read_bytes()[65601:])))
 case('dataset_info.json', USE_DATA, data_set(
@@ -283,7 +259,6 @@ case('dataset_info.json', USE_DATA, data_set(
 # ---- Workdirs ---------------------------------------------------------------
 
 case('/workdir', write('workdir', 'x'))
-case('/workdir', write('workdir', 'x'), flag('mode=evaluate'))
 case('/sys/run', flag('workdir=/sys/run'))
 case('--workdir', flag(f'workdir={"x" * 300}'))
 case('/workdir', write('workdir/thesis.tex', 'x'))

@@ -15,61 +15,38 @@ from configs import common
 from tests import echo
 
 IAC = common.MAGRPO | common.IAC
-PLAN_PATH = 'environments.boards.plan_path.env'
-LORA = {'model.trained': 'lora'}
-JOINT = {'rollout.mode': 'joint', 'rollout.selection': 'all'}
 
-# A UserError names the key and the value.
+# One value for each kind of check. A UserError names the key and the value.
 BAD_VALUES = {
-    'seed': (-1, 2**32),
-    'policies': ('one',),
-    'policy_map': ((('first', 'a'),),),
-    'model.dtype': ('float99',),
-    'model.remat': ('maybe',),
-    'rollout.mode': ('bush',),
-    'rollout.num_tasks': (0,),
-    'rollout.group_size': (1,),
-    'rollout.selection': ('best', 'all'),
-    'rollout.selection_temperature': (0.0, math.inf),
-    'rollout.selection_epsilon': (1.5,),
-    'rollout.return_type': ('reward', 'return_to_go', 'bootstrapped'),
-    'rollout.alpha': (-1.0,),
-    'rollout.discount': (1.5, math.nan),
-    'rollout.continuation_phases': (-1,),
-    'rollout.temperature': (0.0, 1e-9, math.nan),
-    'rollout.max_new_tokens': (0, 3),
-    'advantage.group_key': ((), ('task',), ('env', 'env'), (['env'],)),
-    'advantage.extra_terms': (
-        ('immediate',), (('immediate', ('env',)),),
-        (('immediate', ('task',), 1.0),), (('immediate', ('env',), -1.0),)),
-    'advantage.combination': ('max',),
-    'advantage.baseline': ('median', 'critic'),
-    'advantage.scale': ('range',),
-    'critic.kind': ('one', 'central'),
-    'loss.surrogate': ('ppo',),
-    'loss.clip_low': (-0.1, math.inf, math.nan),
-    'loss.aggregation': ('mean',),
-    'loss.kl_estimator': ('k3',),
-    'loss.kl_coefficient': (-1.0, 0.1),
-    'optimizer.learning_rate': (-1.0, math.nan),
-    'optimizer.max_grad_norm': (0.0,),
-    'optimizer.b1': (2.0,),
-    'buckets.prompt': ((), (16, 8)),
-    'buckets.completion': (('a',),),
-    'buckets.microbatch_tokens': (0,),
-    'mesh.pools': ((('shared', '0', 8),),),
-    'train.update_order': ('last',),
-    'train.checkpoint_every': (0,),
-    'train.diagnose_every': (-1,),
-    'evaluation.validate_every': (0,), 'evaluation.num_timed': (-1,),
-    'mesh.fsdp': (-1,), 'mesh.tensor': (-1,),
-    'evaluation.temperature': (-1.0, 1e-9, math.nan),
-    'evaluation.top_k': (-1,), 'evaluation.top_p': (-0.1, 1.5, math.nan),
+    'seed': 2**32,
+    'policies': 'one',
+    'policy_map': (('first', 'a'),),
+    'model.dtype': 'float99',
+    'rollout.num_tasks': 0,
+    'rollout.group_size': 1,
+    'rollout.selection': 'all',
+    'rollout.selection_temperature': math.inf,
+    'rollout.selection_epsilon': 1.5,
+    'rollout.return_type': 'return_to_go',
+    'rollout.discount': math.nan,
+    'rollout.temperature': 1e-9,
+    'rollout.max_new_tokens': 3,
+    'advantage.group_key': ('env', 'env'),
+    'advantage.extra_terms': (('immediate', ('env',), -1.0),),
+    'advantage.scale': 'range',
+    'critic.kind': 'central',
+    'loss.surrogate': 'ppo',
+    'loss.kl_coefficient': 0.1,
+    'optimizer.b1': 2.0,
+    'buckets.prompt': (16, 8),
+    'buckets.completion': ('a',),
+    'mesh.pools': (('shared', '0', 8),),
+    'evaluation.temperature': 1e-9,
+    'evaluation.top_p': math.nan,
 }
 
 
-@pytest.mark.parametrize('name, value', [
-    (name, value) for name, values in BAD_VALUES.items() for value in values])
+@pytest.mark.parametrize('name, value', BAD_VALUES.items())
 def test_bad_value_is_named(name, value, echo_folder):
   with pytest.raises(errors.UserError) as error:
     echo.experiment(echo_folder, **{name: value}).tasks('train')
@@ -86,27 +63,21 @@ def test_bad_buckets_are_named_without_a_model():
 
 
 @pytest.mark.parametrize('changes, words', [
-    ({'environment.module': PLAN_PATH, 'environment.reward': 'both'},
-     "reward='both'"),
-    ({'environment.module': PLAN_PATH, 'environment.team': 'solo'},
-     "'echo/train/0'.*'grid'"),
-    (JOINT | {'rollout.return_type': 'return_to_go',
-              'rollout.selection': 'first'}, "selection='first'"),
-    ({'rollout.mode': 'parallel', 'rollout.selection': 'softmax'}, "'softmax'"),
+    ({'environment.module': 'environments.boards.plan_path.env',
+      'environment.team': 'solo'}, "'echo/train/0'.*'grid'"),
+    ({'rollout.mode': 'joint', 'rollout.return_type': 'return_to_go',
+      'rollout.selection': 'first'}, "selection='first'"),
+    ({'train.num_steps': 0}, 'never end'),
+    ({'train.update_order': 'nodes', 'train.updates_per_rollout': 2},
+     "update_order='nodes'"),
     ({'advantage.baseline': 'none'}, "baseline='none' with scale='std'"),
     ({'advantage.extra_terms': (('return_to_go', ('env',), 1.0),)},
      "mode='tree'.*extra_terms.*'return_to_go'"),
     (IAC | {'advantage.extra_terms': (('bootstrapped', ('env',), 1.0),)},
      "extra_terms.*baseline='critic'"),
     (IAC | {'critic.kind': 'none'}, "critic.kind='none'.*'bootstrapped'"),
-    (IAC | {'critic.gae_lambda': 1.5}, 'gae_lambda=1.5'),
-    (IAC | {'critic.prompt_buckets': (8, 4)}, 'critic.prompt_buckets'),
-    (LORA | {'lora.alpha': math.nan}, 'lora.alpha=nan'),
-    *(({'per_policy': items}, 'per_policy') for items in (
-        ('shared',), (('shared', 'optimizer.colour', 1),),
-        (('other', 'lora.rank', 1),))),
-    ({'policy_map': ((1, 'a'), ('second', 'b'))}, 'policy_map'),
-])
+    ({'model.trained': 'lora', 'lora.alpha': math.nan}, 'lora.alpha=nan'),
+    ({'per_policy': (('other', 'lora.rank', 1),)}, 'per_policy')])
 def test_contradiction_is_named(changes, words, echo_folder):
   with pytest.raises(errors.UserError, match=words):
     echo.experiment(echo_folder, **changes).tasks('train')

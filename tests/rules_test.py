@@ -49,12 +49,6 @@ def nan(returns, *args):
 def three(a, b, c):
   pass
 
-def binary(returns, *args):
-  assert set(returns) <= {0, 1}
-
-def known_role(key, prompts):
-  return {'a': prompts[0][0][1]}[key.role]
-
 def row(ratio, logprobs, advantages, spec):
   return 2 * advantages
 
@@ -89,21 +83,13 @@ def modules(tmp_path, monkeypatch):
   scripted.follow_scripts(monkeypatch)
 
 
-def test_examples_have_at_most_ten_lines():
-  examples = _examples()
-  assert examples
-  for example in examples:
-    assert len(example.strip().splitlines()) <= 10, example
-
-
-def _select(rule, mode='tree'):
-  spec = specs.rollout(mode=mode, selection=rule, return_type='immediate')
+def _select(rule):
+  spec = specs.rollout(selection=rule)
   return spec.select(RETURNS, RETURNS, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize('mode', ['tree', 'joint'])
-def test_selection(mode):
-  assert _select('my_rules:second_best', mode) == 3
+def test_selection():
+  assert _select('my_rules:second_best') == 3
 
 
 @pytest.mark.parametrize('rule, words', [
@@ -111,12 +97,10 @@ def test_selection(mode):
     ('my_rule:best', "packages; did you mean 'my_rules'?"),
     ('tests.speks:best', "the package 'tests'; did you mean 'specs'?"),
     ('my_rules:secnd_best', "did you mean 'second_best'?"),
-    ('my_rules:qqq', "my_rules has no function 'qqq'."),
     ('other_rules:three', 'takes (a, b, c); expected a function of '
      '(returns, team_returns, spec, rng)'),
     ('other_rules:number', 'not a function but 1'),
     ('other_rules:fails', "raised KeyError: 'lost'"),
-    ('other_rules:none', 'returned None'),
     ('other_rules:large', 'returned 3; expected an index from 0 to 2')])
 def test_bad_selection_is_named(rule, words):
   with pytest.raises(errors.UserError, match=re.escape(words)) as error:
@@ -124,9 +108,12 @@ def test_bad_selection_is_named(rule, words):
   assert f'rollout.selection={rule!r}' in str(error.value)
 
 
-def test_parallel_episodes_have_no_selection():
+@pytest.mark.parametrize('switches', [
+    {'mode': 'parallel', 'selection': 'my_rules:second_best'},
+    {'mode': 'tree', 'return_type': 'my_rules:with_outcome'}])
+def test_modes_without_a_rule_refuse_it(switches):
   with pytest.raises(errors.UserError, match='my_rules'):
-    specs.rollout(mode='parallel', selection='my_rules:second_best')
+    specs.rollout(**switches)
 
 
 def _advantages(baseline='mean', scale='none'):
@@ -164,17 +151,31 @@ def test_group_key():
   assert [ids['y', turn] for turn in range(6)] == [1, 3, 5, 5, 5, 5]
 
 
-def test_a_group_key_sees_the_prompts():
+@pytest.mark.parametrize('system, key, built_in, own', [
+    ('mas_grpo', 'group_key', ('env', 'agent', 'state'),
+     ('env', 'agent', f'{__name__}:state')),
+    ('gigpo', 'extra_terms',
+     (('return_to_go', ('env', 'agent', 'turn'), 1.0),),
+     ((f'{__name__}:to_go', ('env', 'agent', f'{__name__}:turn'), 1.0),))])
+def test_rules_of_the_user_can_replace_the_built_in_ones(
+    system, key, built_in, own):
   expected, found = (
-      rivals_test.play(
-          'mas_grpo', **{'advantage.group_key': ('env', 'agent', part)})
-      for part in ('state', f'{__name__}:state'))
+      rivals_test.play(system, **{f'advantage.{key}': value})
+      for value in (built_in, own))
   assert expected.any()
   np.testing.assert_array_equal(found, expected)
 
 
 def state(key, prompts):
   return prompts[0]
+
+
+def turn(key, prompts):
+  return key.turn
+
+
+def to_go(rewards, *args):
+  return returns.EPISODE_RETURNS['return_to_go'](rewards, *args)
 
 
 def _returns(rule):
@@ -191,23 +192,6 @@ def test_return_type():
       'my_rules:with_outcome', (0, 0, 1, 0, 1, 0, 1, 1))
 
 
-def test_a_term_has_a_return_type_and_a_group_key_of_the_user():
-  rule = ('return_to_go', ('env', 'agent', 'turn'), 1.0)
-  expected, found = (
-      rivals_test.play('gigpo', **{'advantage.extra_terms': (term,)})
-      for term in (rule, (
-          f'{__name__}:to_go', ('env', 'agent', f'{__name__}:turn'), 1.0)))
-  np.testing.assert_array_equal(found, expected)
-
-
-def to_go(rewards, *args):
-  return returns.EPISODE_RETURNS['return_to_go'](rewards, *args)
-
-
-def turn(key, prompts):
-  return key.turn
-
-
 @pytest.mark.parametrize('play', [
     lambda: _advantages('other_rules:nan'),
     lambda: _advantages(scale='other_rules:nan'),
@@ -220,16 +204,13 @@ def test_numbers_that_are_not_finite_are_refused(play):
 @pytest.mark.parametrize('changes, words', [
     ({'rollout.selection': 'other_rules:none'}, 'returned None'),
     ({'advantage.baseline': 'other_rules:large'}, 'returned 3; expected'),
-    ({'advantage.scale': 'other_rules:none'}, 'returned None; expected'),
     ({'advantage.group_key': ('other_rules:fails',)}, "KeyError: 'lost'"),
     (_EPISODES | {'rollout.return_type': 'other_rules:large'},
      'returned 3; expected')])
 def test_a_mistake_of_a_rule_shows_before_anything_is_compiled(
     changes, words, echo_folder, tmp_path):
-  *_, (key, rule) = changes.items()
-  with pytest.raises(errors.UserError, match=re.escape(words)) as error:
+  with pytest.raises(errors.UserError, match=re.escape(words)):
     train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
-  assert str(rule).strip('(,)') in str(error.value)
   assert not (tmp_path / 'run').exists()
 
 
@@ -260,11 +241,6 @@ def test_a_mistake_of_an_environment_shows_before_anything_is_compiled(
     rehearsal.check(experiment, experiment.tasks('train'))
 
 
-def test_a_tree_has_no_return_type_of_the_user():
-  with pytest.raises(errors.UserError, match='my_rules'):
-    specs.rollout(mode='tree', return_type='my_rules:with_outcome')
-
-
 def test_surrogate():
   def gain(ratio):
     return 1 / (1 + math.exp(-4 * (ratio - 1)))
@@ -280,10 +256,6 @@ def test_surrogate():
 
 
 @pytest.mark.parametrize('rule, words', [
-    ('lost_rules:best', "No module named 'lost_rules'"),
-    ('other_rules:fails', "raised KeyError: 'lost'"),
-    ('other_rules:none', 'returned None'),
-    ('other_rules:large', 'returned 3; expected an array of (2, 3)'),
     ('other_rules:row', 'expected an array of (2, 3)'),
     ('other_rules:branch', 'raised TracerBoolConversionError: Attempted bool'),
     ('other_rules:loop', 'no gradient (ValueError: Reverse-mode')])
@@ -299,28 +271,24 @@ def test_equal_surrogates_compile_once():
   assert first == second and hash(first) == hash(second)
 
 
-@pytest.mark.parametrize('switches, used', [
-    (['rollout.selection=my_rules:second_best',
-      'advantage.baseline=my_rules:median',
-      'advantage.scale=my_rules:largest_one',
-      "advantage.group_key=('env','agent','my_rules:late')"],
-     ['second_best', 'median', 'largest_one', 'late']),
-    (['rollout.mode=parallel', 'rollout.selection=all',
-      'rollout.return_type=my_rules:with_outcome'], ['with_outcome'])])
-def test_laboratory(switches, used, tmp_path):
+def test_laboratory(tmp_path):
   path = tmp_path / 'credit.json'
+  switches = [
+      'rollout.mode=parallel', 'rollout.selection=all',
+      'rollout.return_type=my_rules:with_outcome',
+      'advantage.baseline=my_rules:median']
   credit.main([
       '--turns=1', '--group_size=3', '--calls=1', '--rollouts=2',
       *(f'--switch={switch}' for switch in switches), f'--out={path}'])
   result = json.loads(path.read_text())
   assert [row['method'] for row in result['rows']] == [
-      'AT-GRPO', ' '.join(switches).replace("','", "', '")]
-  assert list(result['settings']['rules']) == [f'my_rules:{x}' for x in used]
+      'AT-GRPO', ' '.join(switches)]
+  assert {*result['settings']['rules']} == {
+      'my_rules:with_outcome', 'my_rules:median'}
 
 
 @pytest.mark.parametrize('switch', [
-    'loss.surrogate=clip', 'rollout.selektion=greedy',
-    'advantage.group_key=my_rules:late'])
+    'loss.surrogate=clip', 'rollout.selektion=greedy'])
 def test_the_laboratory_refuses_a_switch(switch, capsys):
   with pytest.raises(SystemExit):
     credit.parse(['--switch', switch])

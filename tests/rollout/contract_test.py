@@ -134,30 +134,32 @@ def test_team_reward_may_exceed_its_range_by_rounding():
         GOOD, team_reward=reward, outcomes={'a': LIMITED}))
 
 
+class Hostile:
+  """No conversion of it succeeds."""
+
+  def __float__(self):
+    raise LookupError('no')
+
+  __repr__ = __float__
+
+
 @pytest.mark.parametrize('changes, words', [
     (None, 'None, which is not a Step'),
     ({'local_rewards': {'b': 1}}, "local_rewards of ['b'], but ['a'] acted"),
     ({'team_reward': math.nan}, 'team_reward=nan, which is not a finite'),
-    ({'local_rewards': {'a': -math.inf}}, "local_rewards['a']=-inf"),
     ({'local_rewards': {'a': 1e39}}, "local_rewards['a']=1e+39"),
     ({'local_rewards': 0.5}, 'local_rewards=0.5, which is not a dict'),
-    ({'local_rewards': {'a': None}}, "local_rewards['a']=None, which"),
     ({'local_rewards': {'a': np.ones(1)}}, "local_rewards['a']=array([1.])"),
-    ({'outcomes': {'b': env_api.Outcome.OK}}, "outcomes of ['b'], but ['a']"),
     ({'outcomes': {'a': 'ok'}}, "outcomes['a']='ok', which is not an Outcome"),
     ({'team_reward': '1'}, "team_reward='1', which is not a number"),
-    ({'team_reward': b'1'}, "team_reward=b'1'"),
     ({'team_reward': 1j}, 'team_reward=1j'),
-    ({'team_reward': np.complex64(1)}, 'team_reward=np.complex64(1+0j)'),
-    ({'team_reward': 10**400}, 'team_reward=1000'),
+    ({'team_reward': Hostile()}, 'team_reward=<Hostile instance'),
     ({'team_reward': 2}, 'team_reward=2.0, outside its team_reward_range (0.0'),
     ({'team_reward': -0.01}, 'team_reward=-0.01'),
-    ({'reward_terms': None}, 'reward_terms=None, which is not a dict'),
-    ({'reward_terms': {'near': 'far'}}, "reward_terms['near']='far'"),
     ({'reward_terms': {'near': math.nan}}, "reward_terms['near']=nan"),
+    ({'reward_terms': {3: 1}}, 'reward_terms with keys [3]'),
     ({'done': None}, 'done=None, which is not a truth value'),
-    ({'done': 'False'}, "done='False'"), ({'success': 2}, 'success=2'),
-    ({'truncated': math.nan}, 'truncated=nan'),
+    ({'success': 2}, 'success=2'),
     ({'program_runs': 1.5}, 'program_runs=1.5, which is not a count'),
     ({'program_runs': -1}, 'program_runs=-1'),
     ({'done': False}, 'success=True with done=False'),
@@ -172,12 +174,10 @@ def test_field_that_violates_the_contract_is_named(changes, words):
 
 
 @pytest.mark.parametrize('messages, words', [
-    ('Add.', "the text 'Add.'"), ('', "the text ''"), (None, 'NoneType None'),
-    ([], 'list []'), ({'role': 'user', 'content': 'x'}, 'dict {'),
+    ('Add.', "the text 'Add.'"), (None, 'NoneType None'), ([], 'list []'),
+    ({'role': 'user', 'content': 'x'}, 'dict {'),
     (['Add.'], "the text 'Add.'"), ([{'content': 'x'}], "dict {'content'"),
-    ([{'role': 'user', 'content': ['x']}], 'dict'),
-    ([{'role': 3, 'content': 'x'}], 'dict'),
-    (iter([{'role': 'user', 'content': 'x'}]), 'list_iterator')])
+    ([{'role': 'user', 'content': ['x']}], 'dict')])
 def test_prompt_that_is_no_chat_is_named(messages, words):
   with pytest.raises(errors.UserError) as error:
     _observe(messages)
@@ -187,8 +187,7 @@ def test_prompt_that_is_no_chat_is_named(messages, words):
 
 
 @pytest.mark.parametrize('calls', [
-    None, {'function': {'name': 'add'}}, ['add'], [{'name': 'add'}],
-    [{'function': {'name': 3}}],
+    None, ['add'], [{'function': {'name': 3}}],
     [{'function': {'name': 'add', 'arguments': {'a': {3}}}}]])
 def test_functions_of_another_form_are_named(calls):
   message = {'role': 'assistant', 'content': ''}
@@ -252,9 +251,20 @@ def test_slow_step_is_a_timeout_and_the_worker_goes_on():
   assert step == GOOD
 
 
-def test_exit_is_named():
-  with pytest.raises(errors.UserError, match='SystemExit: 3'):
-    _step(lambda: exit(3))
+class Unprintable(Exception):
+
+  def __str__(self):
+    raise LookupError
+
+
+@pytest.mark.parametrize('kind', [
+    SystemExit, BaseException, StopIteration, Unprintable])
+def test_exceptions_of_any_kind_are_named(kind):
+  def fail():
+    raise kind('no')
+
+  with pytest.raises(errors.UserError, match=f'{WHERE} .{kind.__name__}: '):
+    _step(fail)
 
 
 def test_shown_values_are_texts():
@@ -262,49 +272,8 @@ def test_shown_values_are_texts():
   assert contract.show(object(), 3) == {'state': '3'}
 
 
-@pytest.mark.parametrize('shown', [None, 'text', ['text'], 3])
-def test_shown_value_that_is_no_dict_is_named(shown):
+def test_shown_value_that_is_no_dict_is_named():
+  shows_a_text = type('Shown', (), {'show': lambda *_: 'text'})()
   with pytest.raises(errors.UserError, match=(
       r'Shown\.show returned .* for the state 3; expected a dict')):
-    contract.show(type('Shown', (), {'show': lambda *_: shown})(), 3)
-
-
-class Unprintable(Exception):
-
-  def __str__(self):
-    raise LookupError
-
-
-def test_exception_that_cannot_be_printed_is_named():
-  def fail():
-    raise Unprintable
-
-  with pytest.raises(errors.UserError, match=f'failed {WHERE} .Unprintable: '):
-    _step(fail)
-
-
-@pytest.mark.parametrize('kind', [BaseException, GeneratorExit, StopIteration])
-def test_exceptions_beside_exception_are_named(kind):
-  def fail():
-    raise kind('no')
-
-  with pytest.raises(errors.UserError, match=f'{WHERE} .{kind.__name__}'):
-    _step(fail)
-
-
-class Hostile:
-  """No conversion of it succeeds."""
-
-  def __float__(self):
-    raise LookupError('no')
-
-  __repr__ = __float__
-
-
-@pytest.mark.parametrize('changes', [
-    {'team_reward': Hostile()}, {'local_rewards': {'a': Hostile()}},
-    {'done': Hostile()}, {'program_runs': Hostile()},
-    {'reward_terms': Hostile()}])
-def test_a_value_that_cannot_be_converted_is_named(changes):
-  with pytest.raises(errors.UserError, match='<Hostile instance'):
-    _step(dataclasses.replace(GOOD, **changes))
+    contract.show(shows_a_text, 3)
