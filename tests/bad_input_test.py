@@ -323,7 +323,7 @@ def test_bad_input_is_named(message, damages, root, compiles, monkeypatch):
 
 
 def test_undamaged_run_works(root, monkeypatch):
-  for inputs in (USE_ADAPTER, USE_DATA):
-    arguments = [*inputs(root), *config('train.num_steps=1')(root)]
-    shutil.rmtree(root / 'workdir', ignore_errors=True)
-    assert _run_program(root, [*arguments, *LORA(root)], monkeypatch) == 0
+  arguments = [
+      *USE_ADAPTER(root), *USE_DATA(root),
+      *config('train.num_steps=1', 'rollout.num_tasks=4')(root)]
+  assert _run_program(root, arguments, monkeypatch) == 0

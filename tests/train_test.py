@@ -112,22 +112,24 @@ def test_a_killed_and_then_stopped_run_resumes_bit_for_bit(
     assert fault_injection.results(workdir) == fault_injection.results(finished)
 
 
-@pytest.mark.parametrize('step', [1, 3], ids=['rollout', 'validation'])
 def test_a_rollout_is_repeated_and_a_validation_finished(
-    finished, echo_folder, tmp_path, capsys, monkeypatch, step):
-  stop, make_runner = signals.StopFlag(), experiment_lib.Experiment.runner
-
-  def runner(*args, **kwargs):
-    if kwargs['step'] == step:
-      stop.name = 'SIGTERM'
-    return make_runner(*args, **kwargs)
-
+    finished, echo_folder, tmp_path, capsys, monkeypatch):
+  make_runner = experiment_lib.Experiment.runner
   experiment = echo.experiment(echo_folder, **CHANGES)
-  with monkeypatch.context() as patched:
-    patched.setattr(experiment_lib.Experiment, 'runner', runner)
-    assert not train.train(experiment, tmp_path, stop)
-  assert f'stopped by SIGTERM after step {step};' in capsys.readouterr().out
-  assert len(fault_injection.steps(tmp_path)) == step
+  for stopped_at in (1, 3):  # A rollout, then a validation.
+    stop = signals.StopFlag()
+
+    def runner(*args, **kwargs):
+      if kwargs['step'] == stopped_at:
+        stop.name = 'SIGTERM'
+      return make_runner(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+      patched.setattr(experiment_lib.Experiment, 'runner', runner)
+      assert not train.train(experiment, tmp_path, stop)
+    out = capsys.readouterr().out
+    assert f'stopped by SIGTERM after step {stopped_at};' in out
+    assert len(fault_injection.steps(tmp_path)) == stopped_at
   assert train.train(experiment, tmp_path)
   assert fault_injection.results(tmp_path) == fault_injection.results(finished)
 
@@ -136,17 +138,16 @@ def test_critics_resume(echo_folder, tmp_path):
   changes = CHANGES | common.MAGRPO | common.MAAC | {
       'environment.max_turns': 1, 'rollout.num_tasks': 4,
       'rollout.group_size': 2, 'critic.prompt_buckets': (4, 12),
-      'train.num_steps': 2, 'train.checkpoint_every': 1}
+      'train.checkpoint_every': 1}
   finished, stopped = tmp_path / 'finished', tmp_path / 'stopped'
-  experiment = echo.experiment(echo_folder, **changes)
-  assert train.train(experiment, finished)
-  for num_steps in (1, 2):
-    assert train.train(echo.experiment(
-        echo_folder, **changes | {'train.num_steps': num_steps}), stopped)
+  for workdir, num_steps in ((finished, 2), (stopped, 1), (stopped, 2)):
+    experiment = echo.experiment(
+        echo_folder, **changes | {'train.num_steps': num_steps})
+    assert train.train(experiment, workdir)
   assert fault_injection.results(stopped) == fault_injection.results(finished)
-  lines = fault_injection.steps(finished)
   name, = experiment.critics
-  values = [line[f'{name}/value_mean'] for line in lines]
+  values = [
+      line[f'{name}/value_mean'] for line in fault_injection.steps(finished)]
   assert values[0] == 0 != values[-1]
   group = _nodes(finished, 1)[0].groups[0]
   np.testing.assert_allclose(
@@ -223,32 +224,28 @@ def test_tasks_of_a_function_resume_and_must_not_change(
     train.train(echo.experiment(echo_folder, **changes), tmp_path / 'new')
 
 
-@pytest.mark.parametrize('key, value', [
-    ('rollout.selection', 'own_code:last'),
-    ('environment.module', 'own_code'), ('dataset.builder', 'own_code')])
 def test_a_run_resumes_only_with_the_same_code(
-    key, value, echo_folder, tmp_path, monkeypatch):
-  module = tmp_path / 'own_code.py'
+    echo_folder, tmp_path, monkeypatch):
+  module, workdir = tmp_path / 'own_code.py', tmp_path / 'run'
   module.write_text(
       'from tests.echo import make_environment, tasks\n\n'
       'def last(returns, *_):\n  return len(returns) - 1\n')
   monkeypatch.syspath_prepend(tmp_path)
-  monkeypatch.delitem(sys.modules, 'own_code', raising=False)
-  changes = CHANGES | {key: value, 'train.checkpoint_every': 1}
+  changes = CHANGES | {
+      'rollout.selection': 'own_code:last', 'environment.module': 'own_code',
+      'dataset.builder': 'own_code', 'rollout.num_tasks': 4,
+      'train.checkpoint_every': 1}
   for num_steps in (1, 2):
     assert train.train(echo.experiment(
-        echo_folder, **changes | {'train.num_steps': num_steps}),
-                       tmp_path / 'run')
-  digest = rules.module_digest(key, 'own_code')
+        echo_folder, **changes | {'train.num_steps': num_steps}), workdir)
+  digest = rules.module_digest('environment.module', 'own_code')
   for name in ('config.json', 'evals/after.json'):
-    recorded = json.loads((tmp_path / 'run' / name).read_text())['code']
-    assert recorded[value] == digest
+    recorded = json.loads((workdir / name).read_text())['code']
+    assert recorded == {'own_code:last': digest, 'own_code': digest}
   module.write_text(module.read_text().replace('- 1', '- 2'))
-  with pytest.raises(errors.UserError, match=f"used another '{value}': "):
-    train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
-
-
-def test_own_code_is_outside_of_environments(echo_folder):
+  with pytest.raises(errors.UserError, match="used another 'own_code:last': "):
+    train.train(echo.experiment(echo_folder, **changes), workdir)
+  # The code of this repository has no digest.
   experiment = echo.experiment(echo_folder)
   assert list(experiment.code_digests) == ['tests.echo']
   config = plan_path.get_config('size=nano')
@@ -325,7 +322,6 @@ def test_a_damaged_checkpoint_falls_back_to_the_older_one(
      'loss.clip_high was 0.2, is now 0.3; seed was 0, is now 1'),
     # Evaluations of different tasks must not be compared.
     ({'evaluation.test': 'validation'}, "evals/before.json.*split 'test'"),
-    ({'evaluation.temperature': 0.5}, 'evaluation.temperature=0.5'),
     ({'evaluation.top_k': 3}, 'evaluation.top_k=3')])
 def test_a_run_of_another_config_does_not_resume(
     changes, words, finished, echo_folder, tmp_path):
@@ -344,7 +340,7 @@ def test_infrastructure_failures_are_masked_and_counted(
   monkeypatch.setattr(evaluate, 'MAX_FAILED_FRACTION', 0.9)
   experiment = dataclasses.replace(
       echo.experiment(
-          echo_folder, **{'train.num_steps': 1, 'train.groups_every': 1}),
+          echo_folder, **{'train.num_steps': 1, 'rollout.num_tasks': 4}),
       environment=echo.Unreliable(1, lambda state, action: 'a' in action))
   assert train.train(experiment, tmp_path)
   invalid = [
@@ -369,19 +365,21 @@ class _Delayed(echo.Echo):
     return dataclasses.replace(result, local_rewards={'first': 0.0})
 
 
-@pytest.mark.parametrize('changes, warned', [
-    ({}, True), ({'rollout.return_type': 'monte_carlo'}, False),
-    ({'policies': 'per_role',
-      'per_policy': (('first', 'model.trained', 'none'),)}, False)])
 def test_a_role_without_any_advantage_is_named(
-    echo_folder, tmp_path, monkeypatch, capsys, changes, warned):
+    finished, echo_folder, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(train, '_CHECKED_STEPS', 2)
+  changes = {'train.num_steps': 2, 'rollout.num_tasks': 4}
   experiment = dataclasses.replace(
-      echo.experiment(echo_folder, **{'train.num_steps': 2} | changes),
-      environment=_Delayed(1))
+      echo.experiment(echo_folder, **changes), environment=_Delayed(1))
   assert train.train(experiment, tmp_path)
   message = 'warning: first had no advantage in 2 steps'
-  assert (message in capsys.readouterr().out) == warned
+  assert message in capsys.readouterr().out
+  frozen = echo.experiment(
+      echo_folder, policies='per_role',
+      per_policy=(('first', 'model.trained', 'none'),))
+  for trained, workdir in ((frozen, tmp_path), (experiment, finished)):
+    train._warn_without_advantages(trained, workdir)
+    assert capsys.readouterr().out == ''
 
 
 # Tasks and records.
