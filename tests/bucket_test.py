@@ -16,7 +16,6 @@ from atgrpo_jax import evaluate
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
-from atgrpo_jax.io import metrics
 from atgrpo_jax.io import provenance
 from atgrpo_jax.viewer import report
 from paper import records
@@ -44,9 +43,7 @@ def make_folder(emulator, request):
       f'gs://{gcs_emulator.BUCKET}/{request.node.name}/main/a/b/seed-0')
 
 
-@pytest.mark.parametrize('name', [
-    's3://bucket/run', 'https://bucket/run', 'hf://bucket/run', 'gs://', 'gs:///'
-])
+@pytest.mark.parametrize('name', ['s3://bucket/run', 'gs:///'])
 def test_other_schemes_are_refused(name):
   with pytest.raises(errors.UserError, match=f'{name} .*gs://bucket/folder'):
     files.as_path(name)
@@ -60,15 +57,6 @@ def test_files_are_written_whole(folder):
       file.write(b'half')
       raise KeyError
   assert (folder / 'a.json').read_text() == '{}'
-
-
-def test_a_second_trainer_ends_the_first(folder):
-  first = metrics.MetricsWriter(folder)
-  first.write(1, {'x': 1})
-  metrics.MetricsWriter(folder, offset=first.offset()).write(2, {'x': 2})
-  with pytest.raises(errors.LostWorkdirError, match='Another process wrote to'):
-    first.write(2, {'x': 3})
-  assert [line['x'] for line in metrics.read(folder)] == [1, 2]
 
 
 def test_unfinished_checkpoint_is_ignored(folder):
@@ -116,19 +104,56 @@ def test_a_model_in_the_bucket_is_copied_once(
   assert (hub.resolve_folder(name) / 'config.json').read_text() == '{}'
 
 
+def _config(echo_folder, **changes):
+  config = echo.get_config()
+  config.update_from_flattened_dict({
+      'model.folder': str(echo_folder), 'rollout.num_tasks': 4} | changes)
+  return config
+
+
+def test_a_run_in_the_bucket_is_read_by_all_modes(
+    folder, emulator, echo_folder):
+  config = _config(echo_folder, **{'train.num_steps': 2})
+  with api.Run(config, os.fspath(folder)) as run:
+    results = run.train()
+    assert run.evaluate() == results['after']
+    assert run.export() == [folder / 'export/shared']
+  prefix = os.fspath(folder).removeprefix(f'gs://{gcs_emulator.BUCKET}/') + '/'
+  assert {
+      name.removeprefix(prefix).split('/')[0]
+      for name in emulator.objects if name.startswith(prefix)
+  } - {'changes'} == {  # There are changes in a checkout that was edited.
+      'checkpoints', 'config.json', 'evals', 'export', 'groups',
+      'metrics.jsonl', 'provenance.jsonl', 'report.html', 'tensorboard'}
+  assert [event['event'] for event in provenance.read(folder)] == [
+      'started', 'finished']
+  exported = json.loads((folder / 'export/shared/config.json').read_text())
+  assert exported['model_type'] == 'qwen3'
+  assert report.read_run(folder)['state'] == 'finished'
+  found = records.read_workdirs(folder.parents[3])
+  assert {
+      name: evaluation['mean_return']
+      for (_, name), evaluation in found.evaluations.items()
+  } == {name: results[name.replace('evaluation', 'after')]['mean_return']
+        for name in ('before', 'after', 'evaluation')}
+  assert list(found.steps['step']) == [1, 2]
+
+
+@pytest.mark.long
 def test_killed_run_resumes_with_equal_results(
     folder, emulator, echo_folder, tmp_path):
-  config = echo.get_config()
   changes = {
-      'model.folder': str(echo_folder), 'train.num_steps': 4,
-      'train.checkpoint_every': 2, 'evaluation.validate_every': 2}
-  config.update_from_flattened_dict(changes)
+      'train.num_steps': 4, 'train.checkpoint_every': 2,
+      'evaluation.validate_every': 2}
+  config = _config(echo_folder, **changes)
   with api.Run(config, tmp_path / 'run') as run:
     undisturbed = run.train()
 
-  process = subprocess.Popen(commands.train('tests/echo.py', folder, changes))
-  prefix = os.fspath(folder).removeprefix(f'gs://{gcs_emulator.BUCKET}/') + '/'
-  saved = f'{prefix}checkpoints/2/commit_success.txt'
+  process = subprocess.Popen(commands.train(
+      'tests/echo.py', folder, changes | {
+          'model.folder': echo_folder, 'rollout.num_tasks': 4}))
+  saved = os.fspath(folder / 'checkpoints/2/commit_success.txt').removeprefix(
+      f'gs://{gcs_emulator.BUCKET}/')
   checkout.wait_until(
       lambda: saved in emulator.objects or process.poll() is not None,
       seconds=300)
@@ -139,26 +164,6 @@ def test_killed_run_resumes_with_equal_results(
 
   with api.Run(None, os.fspath(folder)) as run:
     assert run.train() == undisturbed
-    assert run.evaluate() == undisturbed['after']
-    assert run.export() == [folder / 'export/shared']
   assert fault_injection.steps(folder) == fault_injection.steps(
       tmp_path / 'run')
   assert evaluate.read(folder, 'before') == undisturbed['before']
-  assert {
-      name.removeprefix(prefix).split('/')[0]
-      for name in emulator.objects if name.startswith(prefix)
-  } - {'changes'} == {  # There are changes in a checkout that was edited.
-      'checkpoints', 'config.json', 'evals', 'export', 'groups',
-      'metrics.jsonl', 'provenance.jsonl', 'report.html', 'tensorboard'}
-  assert [event['event'] for event in provenance.read(folder)] == [
-      'started', 'resumed', 'finished']
-  exported = json.loads((folder / 'export/shared/config.json').read_text())
-  assert exported['model_type'] == 'qwen3'
-  assert report.read_run(folder)['state'] == 'finished'
-  found = records.read_workdirs(folder.parents[3])
-  assert {
-      name: evaluation['mean_return']
-      for (_, name), evaluation in found.evaluations.items()
-  } == {name: undisturbed[name.replace('evaluation', 'after')]['mean_return']
-        for name in ('before', 'after', 'evaluation')}
-  assert list(found.steps['step']) == [1, 2, 3, 4]

@@ -125,14 +125,14 @@ def test_the_examples_train(folder, tmp_path, monkeypatch, capsys):
     assert f'4 of 4 answers of {role} after step 1 are parse errors' in page
 
 
-@pytest.fixture
-def run_notebook(tmp_path, monkeypatch, capsys):
-  """Runs the cells of a notebook and returns what each code cell prints."""
+@pytest.mark.long
+def test_the_notebooks_run(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('MPLBACKEND', 'agg')
   monkeypatch.setattr(sys, 'path', sys.path.copy())
 
   def run(name):
+    """Runs the cells of a notebook and returns what each code cell prints."""
     path = checkout.ROOT / f'notebooks/{name}.ipynb'
     variables, printed = {}, []
     for cell in json.loads(path.read_text())['cells']:
@@ -142,21 +142,12 @@ def run_notebook(tmp_path, monkeypatch, capsys):
         printed.append(capsys.readouterr().out)
     return printed
 
-  return run
-
-
-def test_the_notebook_with_an_environment_runs(run_notebook):
-  *_, tree = run_notebook('write_an_environment')
+  *_, tree = run('write_an_environment')
   assert 'turn 1, advisor: You are the advisor.' in tree
-
-
-@pytest.mark.long
-def test_the_other_notebooks_run(run_notebook, tmp_path):
-  _, _, train, _, completions = run_notebook('train_a_team')
+  _, _, train, _, completions = run('train_a_team')
   assert 'held-out success: before' in train
   assert completions.count('\n' + '-' * 40 + '\n') == 2
-  # This notebook reads the run of the first one.
-  _, _, tree, _, report = run_notebook('read_a_run')
+  _, _, tree, _, report = run('read_a_run')  # The run of the second notebook.
   assert 'turn 1, tool' in tree
   assert report == 'runs/notebook/report.html\n'
   assert (tmp_path / 'runs/notebook/report.html').exists()

@@ -14,8 +14,7 @@ from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from tests import echo
 
 QUICK = {
-    'train.num_steps': 1, 'train.checkpoint_every': 1,
-    'evaluation.validate_every': 1, 'export.dtype': 'float32'}
+    'rollout.num_tasks': 4, 'train.num_steps': 1, 'export.dtype': 'float32'}
 ADAPTERS = QUICK | {'policies': 'lora_per_role', 'lora.rank': 4}
 
 

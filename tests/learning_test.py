@@ -1,10 +1,19 @@
-"""AT-GRPO teaches the echo game to a team with random weights."""
+"""AT-GRPO and MAGRPO teach the echo game to teams with random weights."""
 
 import pytest
 
 from atgrpo_jax import evaluate
 from atgrpo_jax import train
+from configs import common
 from tests import echo
+
+# Changes of the config of `tests.echo`.
+SYSTEMS = {
+    'at_grpo': {},
+    'at_grpo_lora_per_role': {'policies': 'lora_per_role'},
+    'magrpo': common.MAGRPO | {
+        'policies': 'shared', 'rollout.num_tasks': 8, 'rollout.group_size': 8,
+        'train.num_steps': 70}}
 
 
 def _success(experiment, params, policy_map):
@@ -17,9 +26,9 @@ def _success(experiment, params, policy_map):
       experiment.tasks('test'))['success']
 
 
-@pytest.mark.parametrize('policies', ['shared', 'lora_per_role'])
-def test_a_team_learns_the_echo_game(policies, echo_folder, tmp_path):
-  experiment = echo.experiment(echo_folder, policies=policies)
+@pytest.mark.parametrize('system', SYSTEMS)
+def test_a_team_learns_the_echo_game(system, echo_folder, tmp_path):
+  experiment = echo.experiment(echo_folder, **SYSTEMS[system])
   initial, step = experiment.trained_params(tmp_path)
   assert step == 0
   before = _success(experiment, initial, experiment.policy_map)
@@ -27,9 +36,9 @@ def test_a_team_learns_the_echo_game(policies, echo_folder, tmp_path):
   assert train.train(experiment, tmp_path)
   params, step = experiment.trained_params(tmp_path)
   assert step == experiment.config.train.num_steps
-  # Seeds 0 to 2 gave 0.979 or more.
+  # Seeds 0 to 2 of AT-GRPO gave 0.979 or more, seeds 0 and 1 of MAGRPO 0.938.
   assert _success(experiment, params, experiment.policy_map) > 0.9
-  if policies != 'shared':
+  if len(experiment.policies) > 1:
     # Each policy has learned only one role.
     swapped = {'first': 'second', 'second': 'first'}
     assert _success(experiment, params, swapped) < 0.1

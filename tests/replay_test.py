@@ -18,25 +18,18 @@ from atgrpo_jax import errors
 from atgrpo_jax import saved_config
 from atgrpo_jax import train
 from atgrpo_jax.rollout import tree as tree_lib
+from configs import common
 from tests import command_line
 from tests import echo
 
 # Steps 2 and 4 have checkpoints.
 CHANGES = {
-    'environment.max_turns': 2, 'train.num_steps': 4,
+    'environment.max_turns': 2, 'rollout.num_tasks': 4, 'train.num_steps': 4,
     'train.checkpoint_every': 2, 'train.groups_every': 1,
     'evaluation.validate_every': 2}
 ALGORITHMS = {
     'at_grpo': {},
-    'grpo': {
-        'rollout.mode': 'parallel', 'rollout.selection': 'all',
-        'rollout.return_type': 'episode_return',
-        'advantage.group_key': ('env',)},
-    'magrpo': {
-        'rollout.mode': 'joint', 'rollout.selection': 'all',
-        'rollout.return_type': 'return_to_go',
-        'advantage.group_key': ('env', 'agent', 'turn', 'branch'),
-        'rollout.group_size': 2},
+    'magrpo': common.MAGRPO | {'rollout.group_size': 2},
     'rules': {
         key: f'{__name__}:{key.partition(".")[2]}' for key in (
             'rollout.selection', 'advantage.baseline', 'advantage.scale',
@@ -92,15 +85,16 @@ def _replay(workdir, step, **changes):
 def test_replay_equals_its_record(algorithm, finished, capsys):
   workdir = finished(algorithm)
   # From the start; from a checkpoint; and beyond one.
-  for step, start in (
-      ('0', 'from the start to step 0'),
-      ('2', 'from the checkpoint of step 2 to step 2'),
-      ('3', 'from the checkpoint of step 2 to step 3'),
-      ('before', 'from the start to step 0'),
-      ('after', 'from the checkpoint of step 4 to step 4')):
+  starts = {
+      '0': 'from the start to step 0',
+      '2': 'from the checkpoint of step 2 to step 2',
+      '3': 'from the checkpoint of step 2 to step 3',
+      'before': 'from the start to step 0',
+      'after': 'from the checkpoint of step 4 to step 4'}
+  for step in starts if algorithm == 'at_grpo' else ('3',):
     assert _replay(workdir, step)
     out = capsys.readouterr().out
-    assert start in out
+    assert starts[step] in out
     assert ('repeated step 2' in out) == (step == '3')
     assert 'equal to the record: ' in out
     assert 'differ' not in out
@@ -122,14 +116,12 @@ def test_first_difference_is_named(at_grpo, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('step, changes, words', [
-    ('9', {}, ['--step=9', "'000003', 'after', 'before'"]),
-    ('exam', {}, ['--step=exam', "'000003', 'after', 'before'"]),
-    ('2', {'seed': 7}, ['another config', 'seed was 0, is now 7'])])
+    ('9', {}, "--step=9.*'000003', 'after', 'before'"),
+    ('exam', {}, "--step=exam.*'000003', 'after', 'before'"),
+    ('2', {'seed': 7}, 'another config.*seed was 0, is now 7')])
 def test_other_steps_and_configs_are_refused(at_grpo, step, changes, words):
-  with pytest.raises(errors.UserError) as error:
+  with pytest.raises(errors.UserError, match=words):
     _replay(at_grpo, step, **changes)
-  for word in words:
-    assert word in str(error.value)
 
 
 def test_workdir_replaces_the_config_flag(at_grpo, monkeypatch):

@@ -14,6 +14,7 @@ from tests import checkout
 _NEEDED = ('material', 'mkdocs_api_autonav', 'mkdocstrings_handlers')
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not all(map(importlib.util.find_spec, _NEEDED)),
     reason='mkdocs-material, mkdocs-api-autonav or mkdocstrings-python is not '

@@ -44,9 +44,7 @@ def test_number_of_parameters(size, expected):
 # tensor=4 and 16 concurrent groups.
 @pytest.mark.parametrize('size, trained, chip, spare', [
     ('1.7b', 'all', 'v5e', 9.57), ('1.7b', 'lora', 'v5e', 10.25),
-    ('1.7b', 'all', 'v6e', 25.07), ('8b', 'all', 'v5e', 1.27),
-    ('8b', 'lora', 'v5e', 4.77), ('8b', 'all', 'v6e', 16.58),
-    ('8b', 'lora', 'v6e', 20.27)])
+    ('8b', 'all', 'v5e', 1.27), ('8b', 'lora', 'v6e', 20.27)])
 def test_estimate_is_close_to_the_compiler(size, trained, chip, spare):
   needed = fit.estimate(
       [fit.Pool(16, 1, [_learner(size, trained)])], SHAPES, fsdp=4, tensor=4,
@@ -57,18 +55,13 @@ def test_estimate_is_close_to_the_compiler(size, trained, chip, spare):
 # `mesh` is (fsdp, tensor, groups), or None if nothing fits.
 @pytest.mark.parametrize('sizes, chip, num_devices, mesh', [
     ('1.7b', 'v5e', 8, (1, 4, 16)),
-    ('4b', 'v5e', 8, (2, 4, 8)),
     ('8b', 'v5e', 8, None),
-    ('8b', 'v5e', 16, (4, 4, 8)),
     ('8b', 'v5e', 64, (8, 4, 64)),
-    ('1.7b', 'v6e', 16, (1, 4, 64)),
     ('4b', 'v6e', 16, (4, 4, 64)),
-    ('8b', 'v6e', 16, (2, 4, 32)),
     ('1.7b', 'v5p', 8, (1, 4, 128)),
     # Collectives would take longer than reading 0.6B parameters.
     ('0.6b', 'h100', 8, (1, 1, 64)),
     ('1.7b', 'h100', 8, (1, 4, 64)),
-    ('8b', 'h100', 8, (1, 4, 32)),
     ('0.6b', 'h100', 1, (1, 1, 8)),
     ('1.7b 1.7b', 'v6e', 16, (1, 4, 32)),
     ('8b 8b', 'h100', 8, (2, 4, 16))])

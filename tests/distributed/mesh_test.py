@@ -103,8 +103,7 @@ def test_policies_of_one_pool_share_a_mesh():
 
 
 @pytest.mark.parametrize('platform, num_slices, sizes', [
-    ('tpu', 2, {'fsdp': 2, 'tensor': 2}), ('tpu', 3, {'fsdp': 2}),
-    ('gpu', 2, {})])
+    ('tpu', 3, {'fsdp': 2}), ('gpu', 2, {})])
 def test_only_data_is_split_over_slices(platform, num_slices, sizes):
   devices = _slices(num_slices, 4, platform)
   mesh = mesh_lib.make_meshes(['a'], devices, **sizes)['a']

@@ -36,22 +36,18 @@ def test_folders_and_cached_hub_names_resolve(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('folder, expected', [
-    ('/models/x', '/models/x'), ('/snapshots/x', '/snapshots/x'),
-    ('/c/models--gpt2/snapshots/0', 'gpt2'),
+    ('/snapshots/x', '/snapshots/x'), ('/c/models--gpt2/snapshots/0', 'gpt2'),
     ('/c/models--a--b--c/snapshots/0', 'a/b--c'),
     ('/c/models--a--b/copies/0', '/c/models--a--b/copies/0'),
-    ('x', str(pathlib.Path.cwd() / 'x')),
-    ('./x/y', str(pathlib.Path.cwd() / 'x/y')),
-    ('.', str(pathlib.Path.cwd()))])
+    ('./x/y', str(pathlib.Path.cwd() / 'x/y'))])
 def test_base_models_have_a_hub_name_or_an_absolute_path(folder, expected):
   assert hub.base_name(pathlib.Path(folder)) == expected
 
 
 @pytest.mark.parametrize('name, words', [
-    ('Qwen/Qwen3-0.7B', 'cannot be downloaded'), ('nano', 'expected'),
+    ('Qwen/Qwen3-0.7B', 'cannot be downloaded'), ('na no/x', 'expected'),
     ('models/nanoo', 'did you mean models/nano?'),
-    ('models/x', 'in the checkout'), ('na no/x', 'expected'),
-    ('.cache/x', 'expected a model folder'),
+    ('models/x', 'in the checkout'),
     ('.cache/smollm2', 'python -m models.smollm2')])
 def test_other_names_are_refused(name, words, monkeypatch):
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
@@ -69,7 +65,7 @@ def test_an_error_of_a_proxy_is_a_failed_download(monkeypatch):
     hub.resolve_folder('Qwen/Qwen3-0.7B')
 
 
-@pytest.mark.parametrize('content', ['null', '5', '"x"', '[true]', '[' * 9])
+@pytest.mark.parametrize('content', ['null', '[true]', '[' * 9])
 def test_other_json_is_refused(content, tmp_path):
   path = tmp_path / 'config.json'
   path.write_text(content)

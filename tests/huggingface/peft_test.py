@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 
 import jax
@@ -76,26 +77,24 @@ def test_export_equals_the_files_of_peft(name, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, restored, weights)
 
 
-def _set_to_zero(folder):
-  tensors = safetensors_numpy.load_file(folder / WEIGHTS)
-  for name, tensor in tensors.items():
-    tensor *= '.down_proj.' not in name
-  safetensors_numpy.save_file(tensors, folder / WEIGHTS)
-
-
-def _drop_all(folder):
-  safetensors_numpy.save_file({}, folder / WEIGHTS)
+def _change_weights(change_fn):
+  """Applies `change_fn` to the tensors of a folder."""
+  def damage(folder):
+    tensors = safetensors_numpy.load_file(folder / WEIGHTS)
+    safetensors_numpy.save_file(change_fn(tensors), folder / WEIGHTS)
+  return damage
 
 
 @pytest.mark.parametrize('damage, words', [
-    (_set_to_zero, ['A and B of mlp.down_proj are 0']),
-    (_drop_all, ['adapts none of self_attn.q_proj']),
-    *(({name: value}, [f'{name}={json.dumps(value)} is not supported'])
-      for name, value in (
-          ('peft_type', 'LOHA'), ('use_rslora', True),
-          ('use_new_feature', True), ('init_lora_weights', 'pissa'))),
-    ({'r': 5}, [f'{LAYER}.self_attn.q_proj.lora_A.weight has shape (4, 32), '
-                'expected (5, 32)'])])
+    (_change_weights(lambda tensors: {
+        name: x * ('.down_proj.' not in name) for name, x in tensors.items()}),
+     'A and B of mlp.down_proj are 0'),
+    (_change_weights(lambda tensors: {}), 'adapts none of self_attn.q_proj'),
+    ({'peft_type': 'LOHA'}, 'peft_type="LOHA" is not supported'),
+    ({'use_rslora': True}, 'use_rslora=true is not supported'),
+    ({'use_new_feature': True}, 'use_new_feature=true is not supported'),
+    ({'r': 5}, f'{LAYER}.self_attn.q_proj.lora_A.weight has shape (4, 32), '
+     'expected (5, 32)')])
 def test_unsupported_adapters_are_refused(damage, words, tmp_path):
   folder = tmp_path / 'adapter'
   shutil.copytree(GOLDENS / 'peft_some', folder)
@@ -104,7 +103,6 @@ def test_unsupported_adapters_are_refused(damage, words, tmp_path):
   else:
     (folder / 'adapter_config.json').write_text(
         json.dumps(_fields(folder) | damage))
-  with pytest.raises(errors.UserError) as error:
+  with pytest.raises(errors.UserError, match=re.escape(words)) as error:
     peft.load(folder, CONFIG)
-  for text in (*words, str(folder)):
-    assert text in str(error.value)
+  assert str(folder) in str(error.value)

@@ -79,15 +79,12 @@ def _os_error(number, path=None):
 
 @pytest.mark.parametrize('error', [
     lambda folder: _os_error(errno.ENOSPC),  # Writing to an open file.
-    lambda folder: _os_error(errno.EDQUOT, folder / 'metrics.jsonl'),
-    lambda folder: _os_error(errno.EROFS, folder / 'config.unfinished'),
     lambda folder: _os_error(errno.EACCES, folder / 'config.unfinished'),
     # As orbax raises it.
     lambda folder: ValueError(
-        'RESOURCE_EXHAUSTED: Error writing "w/0.0" in OCDBT database at local '
-        f'file "{folder}/checkpoints/2.orbax-checkpoint-tmp/": Failed to write '
-        "2942679 bytes to file 4: No space left on device [os_error_code='28']"
-    )])
+        'RESOURCE_EXHAUSTED: Error writing "w/0.0" in OCDBT database: Failed '
+        'to write 2942679 bytes to file 4: No space left on device '
+        "[os_error_code='28']")])
 def test_unusable_disk_is_one_sentence(error, tmp_path):
   with pytest.raises(errors.UserError) as raised:
     with files.disk_errors_as_user_errors(tmp_path):
@@ -118,9 +115,8 @@ def test_deleted_workdir_is_a_lost_workdir(tmp_path):
 
 
 @pytest.mark.parametrize('error', [
-    ValueError('shapes differ'), errors.InfrastructureError('broken'),
-    _os_error(errno.EACCES, '/elsewhere/x'), _os_error(errno.ENOENT, '/no/x'),
-    _os_error(errno.ENOSPC, '/elsewhere/x'), KeyboardInterrupt(),
+    ValueError('shapes differ'), KeyboardInterrupt(),
+    _os_error(errno.ENOSPC, '/elsewhere/x'),
     _os_error(errno.EACCES, '{workdir}2/x'),
     _os_error(errno.ENOENT, '{workdir}-old'),
     errors.UserError('No space left on device')])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 import transformers
@@ -107,54 +108,41 @@ def _scaled(scaling):
 
 
 @pytest.mark.parametrize('fields, words', [
-    (_without(FIELDS, 'model_type'), ['lacks model_type']),
-    ({'model_type': 'gemma2'}, ['model_type="gemma2"', '"llama"']),
-    (FIELDS | {'use_sliding_window': True}, ['use_sliding_window=true']),
-    (LLAMA | {'attention_bias': True}, ['attention_bias=true']),
-    (LLAMA | {'attention_bias': 0}, ['attention_bias=0: expected false']),
-    (LLAMA | {'hidden_act': None}, ['hidden_act=null']),
-    (LLAMA | {'attention_dropout': 1e-18}, ['attention_dropout=1e-18']),
-    (LLAMA | {'quantization_config': {'bits': 4}},
-     ['quantization_config={"bits": 4}']),
+    (_without(FIELDS, 'model_type'), 'lacks model_type'),
+    ({'model_type': 'gemma2'}, 'model_type="gemma2".*"llama"'),
+    (FIELDS | {'use_sliding_window': True}, 'use_sliding_window=true'),
+    (LLAMA | {'attention_bias': 0}, 'attention_bias=0: expected false'),
+    (LLAMA | {'attention_dropout': 1e-18}, 'attention_dropout=1e-18'),
     (LLAMA | {'final_logit_softcapping': 30.0, 'use_qk_norm': True},
-     ['final_logit_softcapping=30.0, use_qk_norm=true']),
-    (MISTRAL | {'sliding_window': 4096}, ['sliding_window=4096']),
+     'final_logit_softcapping=30.0, use_qk_norm=true'),
+    (MISTRAL | {'sliding_window': 4096}, 'sliding_window=4096'),
     # transformers reads such a file with a window.
-    (_without(MISTRAL, 'sliding_window'), ['lacks sliding_window']),
-    (FIELDS | {'head_dim': 7}, ['head_dim=7']),
-    (FIELDS | {'num_key_value_heads': 3}, ['num_key_value_heads=3']),
-    (LLAMA | {'hidden_size': 21}, ['hidden_size=21']),
-    (FIELDS | {'num_hidden_layers': 10**9}, ['num_hidden_layers=1000000000']),
-    (_scaled('yarn'), ['rope_scaling="yarn"']),
-    (_scaled({'rope_type': ['default']}),
-     ['rope_scaling.rope_type=["default"]']),
-    (_scaled({'type': 'linear'}), ['rope_scaling.type="linear"']),
+    (_without(MISTRAL, 'sliding_window'), 'lacks sliding_window'),
+    (FIELDS | {'head_dim': 7}, 'head_dim=7'),
+    (FIELDS | {'num_key_value_heads': 3}, 'num_key_value_heads=3'),
+    (LLAMA | {'hidden_size': 21}, 'hidden_size=21'),
+    (FIELDS | {'num_hidden_layers': 10**9}, 'num_hidden_layers=1000000000'),
+    (_scaled('yarn'), 'rope_scaling="yarn"'),
+    (_scaled({'type': 'linear'}), 'rope_scaling.type="linear"'),
     (_scaled(LLAMA3_ROPE | {'type': 'default'}),
-     ['rope_scaling.rope_type', 'rope_scaling.type']),
+     'rope_scaling.rope_type.*rope_scaling.type'),
     (_scaled(ROPE | {'partial_rotary_factor': 0.5}),
-     ['rope_scaling.partial_rotary_factor=0.5']),
-    (_scaled(_without(LLAMA3_ROPE, 'factor')), ['lacks rope_scaling.factor']),
-    (_scaled(LLAMA3_ROPE | {'factor': True}), ['rope_scaling.factor=true']),
-    (_scaled(LLAMA3_ROPE | {'original_max_position_embeddings': 8192.0}),
-     ['original_max_position_embeddings=8192.0']),
-    (_scaled(LLAMA3_ROPE | {'low_freq_factor': 4.0}), ['low_freq_factor=4.0']),
+     'rope_scaling.partial_rotary_factor=0.5'),
+    (_scaled(_without(LLAMA3_ROPE, 'factor')), 'lacks rope_scaling.factor'),
+    (_scaled(LLAMA3_ROPE | {'factor': True}), 'rope_scaling.factor=true'),
+    (_scaled(LLAMA3_ROPE | {'low_freq_factor': 4.0}), 'low_freq_factor=4.0'),
     # Fields that contradict each other.
     (FIELDS | {'rope_parameters': ROPE | {'rope_theta': 5e5 + 1e-9}},
-     ['rope_theta', 'rope_parameters.rope_theta']),
+     'rope_theta.*rope_parameters.rope_theta'),
     (FIELDS | {'rope_parameters': ROPE, 'rope_scaling': LLAMA3_ROPE},
-     ['rope_parameters', 'rope_scaling']),
-    (FIELDS | {'rope_parameters': LLAMA3_ROPE, 'rope_scaling': LLAMA3_ROPE | {
-        'factor': 8}}, ['rope_parameters', 'rope_scaling']),
-    (FIELDS | {'layer_types': ['full_attention'] * 2},
-     ['layer_types', '3 layers']),
+     'rope_parameters.*rope_scaling'),
+    (FIELDS | {'layer_types': ['full_attention'] * 2}, 'layer_types.*3 layers'),
     (FIELDS | {'layer_types': ['full_attention'] * 2 + ['sliding_attention']},
-     ['layer_types', 'sliding_attention']),
+     'layer_types.*sliding_attention'),
     (FIELDS | {'architectures': ['LlamaForCausalLM']},
-     ['architectures=["LlamaForCausalLM"]', '["Qwen3ForCausalLM"]'])])
+     r'architectures=\["LlamaForCausalLM"\].*\["Qwen3ForCausalLM"\]')])
 def test_unsupported_model_is_refused(fields, words):
-  message = _message(fields)
-  for word in words:
-    assert word in message
+  assert re.search(words, _message(fields))
 
 
 WRONG = (None, '20', [20], {}, -1, 0, True, 2.5, 10**400, math.nan, math.inf)
