@@ -7,16 +7,14 @@ workers or a sandbox; `main_test` covers the exit status and the printed line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import itertools
 import json
 import math
-import pathlib
 import re
 import shutil
 import sys
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +33,12 @@ from tests import command_line
 
 _module_ids = itertools.count()
 
-# Damages the run in a folder, which has the folders model, adapter (of PEFT),
-# data and home (on the module path); returns more command line arguments.
-Damage = Callable[[pathlib.Path], Sequence[str]]
+# Old content of a file -> new content.
+Change = Callable[[bytes], bytes | str]
+# An argument, without '--config.' if it sets a key; or the name of a file ->
+# its new content, or None to delete it. The folder of a run, {root}, holds the
+# folders model, adapter (of PEFT), data and home (on the module path).
+Damage = str | Mapping[str, bytes | str | Change | None]
 # (regular expression for the message, damages)
 CASES: list[tuple[str, Sequence[Damage]]] = []
 
@@ -49,156 +50,128 @@ def case(message: str, *damages: Damage) -> None:
 # ---- Ways to damage a run ---------------------------------------------------
 
 
-def config(*items: str) -> Damage:
-  return lambda root: [f'--config.{item}'.format(root=root) for item in items]
+def truncate(size: int) -> Change:
+  return lambda content: content[:size]
 
 
-def flag(text: str) -> Damage:
-  return lambda root: [f'--{text}'.format(root=root)]
+def edit(**fields) -> Change:
+  return lambda content: json.dumps(json.loads(content) | fields)
 
 
-def change(file: str, change_fn: Callable[[pathlib.Path], Any]) -> Damage:
-  """Applies `change_fn` to the path of a file."""
-  def damage(root):
-    (root / file).parent.mkdir(exist_ok=True)
-    change_fn(root / file)
-    return []
-  return damage
-
-
-def write(file: str, content: str) -> Damage:
-  return change(file, lambda path: path.write_text(content))
-
-
-def remove(file: str) -> Damage:
-  return change(file, pathlib.Path.unlink)
-
-
-def truncate(file: str, size: int) -> Damage:
-  return change(
-      file, lambda path: path.write_bytes(path.read_bytes()[:size]))
-
-
-def edit(file: str, **fields: Any) -> Damage:
-  return change(file, lambda path: path.write_text(
-      json.dumps(json.loads(path.read_text()) | fields)))
-
-
-def set_weight(file: str, tensor: str, value: float) -> Damage:
-  def replace(path):
-    tensors = safetensors_numpy.load_file(path)
+def set_weight(tensor: str, value: float) -> Change:
+  def change(content):
+    tensors = safetensors_numpy.load(content)
+    tensors[tensor] = tensors[tensor].copy()
     tensors[tensor].flat[3] = value
-    safetensors_numpy.save_file(tensors, path)
-  return change(file, replace)
+    return safetensors_numpy.save(tensors)
+  return change
 
 
-def module(key: str, *lines: str) -> Damage:
+def module(key: str, *lines: str) -> list[Damage]:
   """A user's module that `key` of the config names."""
-  def damage(root):
-    name = f'hostile_{next(_module_ids)}'
-    write(f'home/{name}.py', '\n'.join(lines))(root)
-    return [f'--config.{key}={name}']
-  return damage
+  name = f'hostile_{next(_module_ids)}'
+  return [f'{key}={name}', {f'home/{name}.py': '\n'.join(lines)}]
 
 
-def environment(*lines: str) -> Damage:
+def environment(*lines: str) -> list[Damage]:
   """The echo game with more lines in its class."""
   return module(
-      'environment.module', 'from tests import echo', 'class Env(echo.Echo):',
+      'environment.module', 'from environments import env_api',
+      'from tests import echo', 'class Env(echo.Echo):',
       *(f'  {line}' for line in lines),
       'def make_environment(**_): return Env(1)')
 
 
-def letters(statement: str) -> Damage:
+def letters(statement: str) -> list[Damage]:
   """A data set that the run builds, its splits changed by a statement."""
-  builder = module(
+  return ['dataset.data_dir={root}/data', *module(
       'dataset.builder', 'from tests import letters_dataset_builder',
       'class Builder(letters_dataset_builder.Builder):',
       '  name = __name__', '  def splits(self):',
-      '    splits = super().splits()', f'    {statement}', '    return splits')
-  return lambda root: [
-      *builder(root), f'--config.dataset.data_dir={root}/data']
+      '    splits = super().splits()', f'    {statement}', '    return splits')]
 
 
-LORA = config('model.trained=lora')
-USE_ADAPTER = config('model.trained=lora', 'lora.folder={root}/adapter')
-USE_DATA = config(
+LORA = 'model.trained=lora'
+ADAPTER = LORA, 'lora.folder={root}/adapter'
+DATA = (
     'dataset.builder=tests.letters_dataset_builder',
     'dataset.data_dir={root}/data')
 
 # ---- Model folders ----------------------------------------------------------
 
+_CONFIG = 'model/config.json'
 _GENERATION = 'model/generation_config.json'
-case('model/config.json', write('model/config.json', '{"a": '))
-case('model/tokenizer.json', remove('model/tokenizer.json'))
-case(_GENERATION, change(_GENERATION, lambda path: path.write_bytes(b'\xff')))
-case(re.escape('eos_token_id=[0, 99]'), edit(_GENERATION, eos_token_id=[0, 99]))
+_TEMPLATE = 'model/chat_template.jinja'
+case(_CONFIG, {_CONFIG: '{"a": '})
+case('model/tokenizer.json', {'model/tokenizer.json': None})
+case(_GENERATION, {_GENERATION: b'\xff'})
+case(re.escape('eos_token_id=[0, 99]'),
+     {_GENERATION: edit(eos_token_id=[0, 99])})
 case(r'model: tokenizer\.json',
-     edit('model/tokenizer.json', model={'type': 'Unknown'}))
-case('config.json.*num_experts=8', edit('model/config.json', num_experts=8))
-case('16 .* 15', edit('model/config.json', vocab_size=15))
-case(r'model\.layers\.2\.', edit('model/config.json', num_hidden_layers=3))
-for _template, _message in {
-    '{% for m in messages %}': 'TemplateSyntaxError',
-    "{{ raise_exception('no system role') }}": 'no system role'}.items():
-  case(f'model.* chat template.*{_message}',
-       write('model/chat_template.jinja', _template))
-case('model.*chat_template', remove('model/chat_template.jinja'))
+     {'model/tokenizer.json': edit(model={'type': 'Unknown'})})
+case('config.json.*num_experts=8', {_CONFIG: edit(num_experts=8)})
+case('16 .* 15', {_CONFIG: edit(vocab_size=15)})
+case(r'model\.layers\.2\.', {_CONFIG: edit(num_hidden_layers=3)})
+case('chat template.*TemplateSyntaxError',
+     {_TEMPLATE: '{% for m in messages %}'})
+case('chat template.*no system role',
+     {_TEMPLATE: "{{ raise_exception('no system role') }}"})
+case('model.*chat_template', {_TEMPLATE: None})
 
 _WEIGHTS = 'model/model.safetensors'
 _INDEX = 'model/model.safetensors.index.json'
-case('/model', remove(_WEIGHTS))
-case(_WEIGHTS, truncate(_WEIGHTS, 1000))
-case('model.norm.weight.*NaN or infinity.*bfloat16',
-     set_weight(_WEIGHTS, 'model.norm.weight', 3.4e38), LORA,
-     config('model.dtype=bfloat16'))
+case('/model', {_WEIGHTS: None})
+case(_WEIGHTS, {_WEIGHTS: truncate(1000)})
+case('model.norm.weight.*NaN or infinity.*bfloat16', LORA,
+     'model.dtype=bfloat16',
+     {_WEIGHTS: set_weight('model.norm.weight', 3.4e38)})
 for _weight_map, _message in {
     '{"a": 3}': _INDEX, '{"a": "../model.safetensors"}': 'of other folders',
     '{"a": "x.safetensors"}': 'x.safetensors is not a complete'}.items():
-  case(_message, remove(_WEIGHTS),
-       write(_INDEX, f'{{"weight_map": {_weight_map}}}'))
-case('model/config.json', config('model.folder={root}/model/config.json'))
-case("''", config('model.folder='))
+  case(_message, {_WEIGHTS: None, _INDEX: f'{{"weight_map": {_weight_map}}}'})
+case(_CONFIG, 'model.folder={root}/model/config.json')
+case("''", 'model.folder=')
 
 _ADAPTER_WEIGHTS = 'adapter/adapter_model.safetensors'
-case('adapter_config.json.*r=0', USE_ADAPTER,
-     edit('adapter/adapter_config.json', r=0))
-case("'no/such' is not a folder", LORA, config('lora.folder=no/such'))
-case(_ADAPTER_WEIGHTS, truncate(_ADAPTER_WEIGHTS, 99), USE_ADAPTER)
-case(f'{_ADAPTER_WEIGHTS}.*self_attn.q_proj.*NaN', USE_ADAPTER, set_weight(
-    _ADAPTER_WEIGHTS,
-    'base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight', math.nan))
-case('lora.targets', LORA, config("lora.targets=('attention/[',)"))
+case('adapter_config.json.*r=0', *ADAPTER,
+     {'adapter/adapter_config.json': edit(r=0)})
+case("'no/such' is not a folder", LORA, 'lora.folder=no/such')
+case(_ADAPTER_WEIGHTS, *ADAPTER, {_ADAPTER_WEIGHTS: truncate(99)})
+case(f'{_ADAPTER_WEIGHTS}.*self_attn.q_proj.*NaN', *ADAPTER, {
+    _ADAPTER_WEIGHTS: set_weight(
+        'base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight',
+        math.nan)})
+case('lora.targets', LORA, "lora.targets=('attention/[',)")
+case('lora.targets', LORA, 'lora.targets=()')
 
 # ---- Configs ----------------------------------------------------------------
 
-_FILE = flag('config={root}/home/config.py')
 for _content, _message in {
     'def get_config(:\n': 'config.py.*SyntaxError',
-    'x = 1\n': 'config.py.*get_config',
     'import no_such_module\n': 'config.py, line 1.*no_such_module',
+    'x = 1\n': 'config.py.*get_config',
     'def get_config():\n  raise ValueError("no luck")\n': 'config.py.*no luck',
     'def get_config():\n  return {"seed": 1}\n': "{'seed': 1}"}.items():
-  case(_message, write('home/config.py', _content), _FILE)
+  case(_message, '--config={root}/home/config.py',
+       {'home/config.py': _content})
 for _item in (
     'optimizer=3', 'optimizer.learning_rate=fast', 'buckets.prompt=(4',
     'mesh.fsdp=3', "policy_map=(('first', '../evals'), ('second', 'b'))",
     "per_policy=(('shared', 'optimizer.b1', 'x'),)", "train.writers=('os',)",
+    "train.writers=('tensorboard','tensorboard')",
     'environment.module=.x', 'environment.options.colour=red'):
-  case(_item.partition('=')[0].rpartition('.')[2], config(_item))
-case('lora.rank=1000000', LORA, config('lora.rank=1000000'))
-case("export.dtype='int8'", flag('mode=export'), config('export.dtype=int8'))
-case('/workdir', flag('mode=export'))
-case(r"evaluation.name='\.\./x'",
-     flag('mode=evaluate'), config('evaluation.name=../x'))
+  case(_item.partition('=')[0].rpartition('.')[2], _item)
+case('lora.rank=1000000', LORA, 'lora.rank=1000000')
+case("export.dtype='int8'", '--mode=export', 'export.dtype=int8')
+case('/workdir', '--mode=export')
+case(r"evaluation.name='\.\./x'", '--mode=evaluate', 'evaluation.name=../x')
 
 # ---- Prompts that do not fit ------------------------------------------------
 
-case('4 positions', edit('model/config.json', max_position_embeddings=4))
-case('rollout.max_new_tokens=2',
-     edit('model/config.json', max_position_embeddings=2))
+case('4 positions', {_CONFIG: edit(max_position_embeddings=4)})
+case('rollout.max_new_tokens=2', {_CONFIG: edit(max_position_embeddings=2)})
 case("'first'.*'letters/train/7'.*5 tokens",
-     letters("splits['train'][7]['letter'] = 'a a a'"))
+     *letters("splits['train'][7]['letter'] = 'a a a'"))
 
 # ---- Modules of the user ----------------------------------------------------
 
@@ -208,19 +181,30 @@ for _content, _message in {
     'def make_environment(**_): pass\n': 'roles',
     'def make_environment(team): pass\n': 'unexpected keyword argument'
 }.items():
-  case(f'{_ENV}.*{_message}', module(_ENV, _content))
-case(f'{_ENV}.*phases', environment('phases = (("third",),)'))
+  case(f'{_ENV}.*{_message}', *module(_ENV, _content))
+case(f'{_ENV}.*phases', *environment('phases = (("third",),)'))
 for _function, _problem in {
     'observe(self, state): return 3': 'positional argument',
     'reset(self, task): raise SystemExit(3)': 'SystemExit: 3',
     'reset(self, task): return lambda: 3': 'pickle',
+    'step(self, *_): return 3': 'returned 3, which is not a Step',
+    'step(self, state, _): return env_api.Step(state, 0, done=False)':
+        "returned done=False for role 'second' in turn 1 of task 'echo/",
     'show(self, state): return 3': 'returned int 3'}.items():
   case(f'Env.{_function.partition("(")[0]}.*{re.escape(_problem)}',
-       environment(f'def {_function}'))
+       *environment(f'def {_function}'))
 _PLAN = f'{_ENV}=environments.boards.plan_path.env'
-case("environment.team='crowd'", config(_PLAN, 'environment.team=crowd'))
-case('sandbox', config(_PLAN))
-case("dataset.builder='hostile_", module('dataset.builder', 'x = 1\n'))
+case("environment.team='crowd'", _PLAN, 'environment.team=crowd')
+case('sandbox', _PLAN)
+case("dataset.builder='hostile_", *module('dataset.builder', 'x = 1\n'))
+_RULES = {'home/hostile_rules.py': (
+    'def none(*_): pass\n\ndef large(*_):\n  return 3\n')}
+case('selection.*returned None', _RULES,
+     'rollout.selection=hostile_rules:none')
+case('baseline.*returned 3; expected', _RULES,
+     'advantage.baseline=hostile_rules:large')
+case('return_type.*returned 3; expected', _RULES, 'rollout.mode=parallel',
+     'rollout.selection=all', 'rollout.return_type=hostile_rules:large')
 
 # ---- Data sets --------------------------------------------------------------
 
@@ -230,41 +214,29 @@ for _statement, _message in {
     "splits['train'] = []": 'No examples',
     "del splits['validation']": "'validation'",
     "del splits['train'][3]['letter']": "'letter'"}.items():
-  case(_message, letters(_statement))
+  case(_message, *letters(_statement))
 for _item, _message in {
     'dataset.config=x': "'x'", 'rollout.num_tasks=41': '40',
     'evaluation.test=exam': "'exam'.*test \\(",
     'dataset.train=train+train': "'letters/train/0'"}.items():
-  case(_message, USE_DATA, config(_item))
-
-
-def data_set(file: str, change_fn: Callable[[pathlib.Path], Any]) -> Damage:
-  """Applies `change_fn` to the file of the prepared data set."""
-  def damage(root):
-    path, = root.glob(f'data/echo_letters_*/1.0.0/{file}')
-    change_fn(path)
-    return []
-  return damage
-
-
-_RECORDS = '*-train.array_record-00000-of-00001'
-case('echo_letters_.*train.array_record', USE_DATA,
-     data_set(_RECORDS, pathlib.Path.unlink))
-case('echo_letters_.*/1.0.0', USE_DATA, data_set(
-    _RECORDS, lambda path: path.write_bytes(
-        path.read_bytes()[:65600] + b'x' + path.read_bytes()[65601:])))
-case('dataset_info.json', USE_DATA, data_set(
-    'dataset_info.json', lambda path: path.write_text('[]')))
+  case(_message, *DATA, _item)
+_PREPARED = 'data/echo_letters_*/1.0.0/'
+_RECORDS = f'{_PREPARED}*-train.array_record-00000-of-00001'
+case('echo_letters_.*train.array_record', *DATA, {_RECORDS: None})
+case('echo_letters_.*/1.0.0', *DATA, {
+    _RECORDS: lambda content: content[:65600] + b'x' + content[65601:]})
+case('dataset_info.json', *DATA, {f'{_PREPARED}dataset_info.json': '[]'})
 
 # ---- Workdirs ---------------------------------------------------------------
 
-case('/workdir', write('workdir', 'x'))
-case('/sys/run', flag('workdir=/sys/run'))
-case('--workdir', flag(f'workdir={"x" * 300}'))
-case('/workdir', write('workdir/thesis.tex', 'x'))
-case('workdir/config.json', write('workdir/config.json', '[]'))
+case('/workdir', {'workdir': 'x'})
+case('/sys/run', '--workdir=/sys/run')
+case('--workdir', f'--workdir={"x" * 300}')
+case('/workdir', {'workdir/thesis.tex': 'x'})
+case('workdir/config.json', {'workdir/config.json': '[]'})
+case('workdir/config.json', {'workdir/config.json': '{"config": 3}'})
 case('workdir.*advantage.baseline',
-     write('workdir/config.json', '{"config": {"seed": 5}}'))
+     {'workdir/config.json': '{"config": {"seed": 5}}'})
 
 
 # ---- Running a case ---------------------------------------------------------
@@ -299,9 +271,25 @@ def root(sources, tmp_path, monkeypatch):
   return tmp_path
 
 
-def _run_program(root, arguments, monkeypatch):
-  """Runs a command line; returns the exit status."""
-  defaults = [f'--workdir={root}/workdir']
+def _run_program(root, damages, compiles, monkeypatch):
+  """Runs the damaged program; returns the exit status."""
+  arguments, defaults = [], [f'--workdir={root}/workdir']
+  for damage in damages:
+    if isinstance(damage, str):
+      arguments.append(('' if damage.startswith('--') else '--config.')
+                       + damage.replace('{root}', str(root)))
+      continue
+    for name, content in damage.items():
+      path, = root.glob(name) if '*' in name else [root / name]
+      path.parent.mkdir(exist_ok=True)
+      if content is None:
+        path.unlink()
+        continue
+      if callable(content):
+        content = content(path.read_bytes())
+      path.write_bytes(
+          content.encode() if isinstance(content, str) else content)
+  compiles.lap()
   if not any(argument.startswith('--config=') for argument in arguments):
     defaults += [
         '--config=tests/echo.py', f'--config.model.folder={root}/model']
@@ -313,17 +301,14 @@ def _run_program(root, arguments, monkeypatch):
 
 @pytest.mark.parametrize('message, damages', CASES, ids=range(len(CASES)))
 def test_bad_input_is_named(message, damages, root, compiles, monkeypatch):
-  arguments = [argument for damage in damages for argument in damage(root)]
-  compiles.lap()
   with pytest.raises(errors.UserError, match=message) as error:
-    _run_program(root, arguments, monkeypatch)
+    _run_program(root, damages, compiles, monkeypatch)
   # Nothing compiles before bad input is found, except to check weights.
   assert 'NaN or infinity' in str(error.value) or not any(
       compiles.lap().values())
 
 
-def test_undamaged_run_works(root, monkeypatch):
-  arguments = [
-      *USE_ADAPTER(root), *USE_DATA(root),
-      *config('train.num_steps=1', 'rollout.num_tasks=4')(root)]
-  assert _run_program(root, arguments, monkeypatch) == 0
+def test_undamaged_run_works(root, compiles, monkeypatch):
+  assert _run_program(
+      root, [*ADAPTER, *DATA, 'train.num_steps=1', 'rollout.num_tasks=4'],
+      compiles, monkeypatch) == 0

@@ -1,6 +1,5 @@
 """Rules of the user: the examples of the docs, and what is refused."""
 
-import dataclasses
 import json
 import math
 import re
@@ -10,15 +9,12 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax import rehearsal
 from atgrpo_jax import rules
-from atgrpo_jax import train
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import returns
 from benchmarks import credit
 from tests import docs_test
-from tests import echo
 from tests import specs
 from tests.algorithms import credit_test
 from tests.algorithms import grpo_test
@@ -28,7 +24,6 @@ from tests.rollout import scripted
 
 RETURNS = np.array([3, 1, np.nan, 2], np.float32)
 
-_EPISODES = {'rollout.mode': 'parallel', 'rollout.selection': 'all'}
 OTHER_RULES = '''
 import jax
 
@@ -199,46 +194,6 @@ def test_return_type():
 def test_numbers_that_are_not_finite_are_refused(play):
   with pytest.raises(errors.UserError, match=r"='other_rules:nan'.*\[nan"):
     play()
-
-
-@pytest.mark.parametrize('changes, words', [
-    ({'rollout.selection': 'other_rules:none'}, 'returned None'),
-    ({'advantage.baseline': 'other_rules:large'}, 'returned 3; expected'),
-    ({'advantage.group_key': ('other_rules:fails',)}, "KeyError: 'lost'"),
-    (_EPISODES | {'rollout.return_type': 'other_rules:large'},
-     'returned 3; expected')])
-def test_a_mistake_of_a_rule_shows_before_anything_is_compiled(
-    changes, words, echo_folder, tmp_path):
-  with pytest.raises(errors.UserError, match=re.escape(words)):
-    train.train(echo.experiment(echo_folder, **changes), tmp_path / 'run')
-  assert not (tmp_path / 'run').exists()
-
-
-class Endless(echo.Echo):
-
-  def step(self, state, actions):
-    return dataclasses.replace(
-        super().step(state, actions), done=False, success=False,
-        truncated=False)
-
-
-class Unpaid(echo.Echo):
-
-  def step(self, state, actions):
-    return dataclasses.replace(
-        super().step(state, actions), team_reward=math.nan)
-
-
-@pytest.mark.parametrize('kind, words', [
-    (Endless, "done=False for role 'second' in turn 1 of task 'echo/train/0'"),
-    (Unpaid, 'team_reward=nan'),
-    (type('Mute', (echo.Echo,), {'observe': lambda *_: []}), 'returned list')])
-def test_a_mistake_of_an_environment_shows_before_anything_is_compiled(
-    kind, words, echo_folder, tmp_path):
-  experiment = dataclasses.replace(
-      echo.experiment(echo_folder), environment=kind(1))
-  with pytest.raises(errors.UserError, match=re.escape(words)):
-    rehearsal.check(experiment, experiment.tasks('train'))
 
 
 def test_surrogate():

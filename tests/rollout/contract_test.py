@@ -270,10 +270,3 @@ def test_exceptions_of_any_kind_are_named(kind):
 def test_shown_values_are_texts():
   assert contract.show(Given(), 3) == {'turn': '3', '3': 'None'}
   assert contract.show(object(), 3) == {'state': '3'}
-
-
-def test_shown_value_that_is_no_dict_is_named():
-  shows_a_text = type('Shown', (), {'show': lambda *_: 'text'})()
-  with pytest.raises(errors.UserError, match=(
-      r'Shown\.show returned .* for the state 3; expected a dict')):
-    contract.show(shows_a_text, 3)

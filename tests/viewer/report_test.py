@@ -80,7 +80,8 @@ def test_states_of_an_unfinished_run(workdir):
 
 
 @pytest.mark.parametrize('file, content', [
-    ('config.json', None), ('config.json', '{"config": {"seed": 0}}'),
+    ('config.json', None), ('config.json', '{"config": 3}'),
+    ('config.json', '{"config": {"seed": 0}}'),
     ('metrics.jsonl', '{"step": 1}\n'), ('evals/before.json', '{}'),
     ('evals/after.jsonl.gz', '')])
 def test_damaged_file_gives_one_line(file, content, workdir):
