@@ -200,7 +200,7 @@ def test_credit_equals_the_stored_records():
 
 
 def stored_tables() -> dict[str, tuple[list[str], dict[str, list[str]]]]:
-  """Title -> (header, first cell -> other cells), also for all games at once."""
+  """Title -> (header, first cell -> other cells); 'Games' has all games."""
   found, games = {}, {}
   for title in re.findall('^## (.*)$', STORED_TABLES, re.MULTILINE):
     (header, lines), = tables(section(STORED_TABLES, f'## {title}'))

@@ -191,23 +191,18 @@ def test_returns_of_continuations():
   assert len({tuple(r.key_ids.tolist()) for r in requests}) == len(requests)
 
 
-@pytest.mark.parametrize('phases, returns', [
-    (1, (.1, .2)), (2, (.1 + .5, .2 + .5)), (3, CONTINUED_TABLE[0][2])])
-def test_continuations_end_after_their_phases(phases, returns):
+@pytest.mark.parametrize('switches, returns', [
+    ({'continuation_phases': 1}, (.1, .2)),
+    ({'continuation_phases': 2}, (.1 + .5, .2 + .5)),
+    ({'continuation_phases': 3}, CONTINUED_TABLE[0][2]),
+    # Two steps later the team reward weighs 1/4, three steps later 1/8.
+    ({'discount': 0.5}, (.1 + (1 / 4 + 1 / 8) / 2, .2 + (1 / 4 + 0) / 2))])
+def test_continuations_end_after_their_phases_and_are_discounted(
+    switches, returns):
   script = CONTINUED | {'A/b turn 1 total 6': ('0', '0')}
-  tree, _ = play_continued(
-      script, 9, group_size=2, continuation_phases=phases)
+  tree, _ = play_continued(script, 9, group_size=2, **switches)
   np.testing.assert_array_equal(
       tree.nodes[0].groups[0].returns, np.float32(returns))
-
-
-def test_continuations_are_discounted():
-  script = CONTINUED | {'A/b turn 1 total 6': ('0', '0')}
-  tree, _ = play_continued(script, 9, group_size=2, discount=0.5)
-  # Two steps later the team reward weighs 1/4, three steps later 1/8.
-  np.testing.assert_array_equal(
-      tree.nodes[0].groups[0].returns,
-      np.float32((.1 + (1 / 4 + 1 / 8) / 2, .2 + (1 / 4 + 0) / 2)))
 
 
 def test_team_return_includes_continuations():

@@ -82,9 +82,10 @@ def _os_error(number, path=None):
     lambda folder: _os_error(errno.EACCES, folder / 'config.unfinished'),
     # As orbax raises it.
     lambda folder: ValueError(
-        'RESOURCE_EXHAUSTED: Error writing "w/0.0" in OCDBT database: Failed '
-        'to write 2942679 bytes to file 4: No space left on device '
-        "[os_error_code='28']")])
+        'RESOURCE_EXHAUSTED: Error writing "w/0.0" in OCDBT database at local '
+        f'file "{folder}/checkpoints/2.orbax-checkpoint-tmp/": Failed to write '
+        "2942679 bytes to file 4: No space left on device [os_error_code='28']"
+    )])
 def test_unusable_disk_is_one_sentence(error, tmp_path):
   with pytest.raises(errors.UserError) as raised:
     with files.disk_errors_as_user_errors(tmp_path):

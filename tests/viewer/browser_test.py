@@ -93,19 +93,6 @@ def test_tree_shows_rewards_advantages_and_the_chosen_path(tree):
   assert 'chosen: largest reward' in tree.inner_text('#detail h3')
 
 
-def test_choice_without_signal_has_no_color(tree):
-  def color(selector):
-    return tree.locator(selector).first.evaluate(
-        'it => getComputedStyle(it).borderTopColor')
-
-  with_signal = color('.row.chosen')
-  _choose_task(tree, 'T9')
-  assert 'all advantages zero' in tree.inner_text('.node-head >> nth=0')
-  assert color('.row.chosen') != with_signal
-  assert 'chosen: largest reward, first of 4 equals' in (
-      tree.inner_text('#detail h3'))
-
-
 def test_detail_shows_completion_prompt_and_state(tree):
   assert 'Turn 1, a, candidate 2 of 4' in tree.inner_text('#detail')
   assert runs.HOSTILE in tree.inner_text('.completion')
