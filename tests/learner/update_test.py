@@ -122,7 +122,7 @@ def test_several_updates_of_one_rollout(experiment, groups, echo_folder):
   assert metrics_twice['tokens'] == metrics['tokens'] / 2
 
 
-def test_one_update_per_turn(echo_folder):
+def test_updates_are_dealt_by_turn_or_by_node(echo_folder):
   experiment = echo.experiment(echo_folder, **{'environment.max_turns': 2})
   groups = echo.groups(experiment, experiment.initial_states())
   first, second = update_lib._deal(groups, 1, 'last_turn')
@@ -132,10 +132,6 @@ def test_one_update_per_turn(echo_folder):
   assert state.num_updates == 2
   assert metrics['approx_kl'] > 0  # The second is off policy.
 
-
-def test_one_update_per_node_of_a_tree(echo_folder):
-  experiment = echo.experiment(echo_folder, **{'environment.max_turns': 2})
-  groups = echo.groups(experiment, experiment.initial_states())
   dealt = update_lib._deal(groups, 1, 'nodes')
   assert all(len({x.key.turn for x in groups_}) == 1 for groups_ in dealt)
   turns = collections.defaultdict(list)
