@@ -21,6 +21,11 @@ from atgrpo_jax.io import files
 
 REPORT = 'report.html'
 
+# Keys that the terminal shows.
+_MAIN_KEYS = (
+    'environment.module', 'environment.team', 'model.folder', 'policies',
+    'rollout.mode', 'rollout.num_tasks', 'rollout.group_size',
+    'optimizer.learning_rate', 'train.num_steps', 'seed')
 # Keys, and sections of keys, that may change when a run is resumed.
 _MAY_CHANGE = ('evaluation', 'export', 'mesh', 'sandbox',
                'train.num_steps', 'train.completion_tokens', 'train.writers',
@@ -65,14 +70,12 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def print_config(config: Mapping[str, Any]) -> None:
-  """Prints every value as a command-line flag, and the hash.
-
-  None is left out: a flag cannot express it.
-  """
-  for name, value in sorted(flatten(config).items()):
-    if value is not None:
-      print(f'--config.{name}={value}')
-  print(f'config hash {config_hash(config)}')
+  """Prints the main values as command-line flags, and the hash of all."""
+  values = flatten(config)
+  for name in _MAIN_KEYS:
+    print(f'--config.{name}={values[name]}')
+  print(f'config hash {config_hash(config)}; all {len(values)} keys are in '
+        'config.json')
 
 
 def check_config(
