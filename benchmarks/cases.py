@@ -24,6 +24,7 @@ from atgrpo_jax.distributed import fit
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
 from atgrpo_jax.model import kernels
+from atgrpo_jax.sampling import engine
 from benchmarks import ours
 from benchmarks import workload
 from configs import common
@@ -130,24 +131,27 @@ def scaling() -> Iterator[Case]:
         f'GRPO step, agents: {agents}', SIZES.config, SIZES.step, agents)
 
 
-def _sample(name, config, load, dtype='float32', devices=()) -> Case:
+def _sample(
+    name, config, load, dtype='float32', devices=(),
+    chunk=engine.CHUNK) -> Case:
   return Case(
       name, lambda: ours.Sampling(
-          ours.sampled_model(config, dtype, devices), load), {
+          ours.sampled_model(config, dtype, devices), load, chunk), {
               'tokens': load.completion_tokens,
               **workload.sampling_work(config, load, dtype=dtype)},
       workload.request('sample', [load], config, dtype))
 
 
-def _decode(config, load, dtype='float32', devices=()) -> Case:
-  whole = _sample('', config, load, dtype, devices)
-  done = ours.Sampling.done
-  new = load.new_tokens - done
+def _decode(
+    config, load, dtype='float32', devices=(), chunk=engine.CHUNK) -> Case:
+  whole = _sample('', config, load, dtype, devices, chunk)
+  new = load.new_tokens - chunk
   return Case(
-      f'decoding alone, the last {new} tokens of {load}',
+      f'decoding alone, the last {new} tokens of {load}' + (
+          f', chunks of {chunk}' if chunk != engine.CHUNK else ''),
       lambda: whole.make().decode, {
           'tokens': load.num_prompts * load.group_size * new,
-          **workload.sampling_work(config, load, done, dtype)})
+          **workload.sampling_work(config, load, chunk, dtype)})
 
 
 def _step(
@@ -276,6 +280,12 @@ def decode(size: str) -> Iterator[Case]:
           batch // _GROUP_SIZE, _GROUP_SIZE, prompt, _pick(64, cpu=24))
       yield _with_percentages(_sample(str(load), _qwen3(size), load, *setting))
       yield _with_percentages(_decode(_qwen3(size), load, *setting))
+  # Long chunks wait less often for the host, but decode for finished rows.
+  load = _pick(
+      workload.Load(64, _GROUP_SIZE, 64, 512),
+      cpu=workload.Load(1, _GROUP_SIZE, 16, 24))
+  for chunk in _pick((16, 64, 128), cpu=(8, 16)):
+    yield _with_percentages(_decode(_qwen3(size), load, *setting, chunk))
 
 
 def compute(size: str) -> Iterator[Case]:

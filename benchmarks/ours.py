@@ -89,10 +89,11 @@ def sampled_model(
 class Sampling:
   """Samples one load, with new keys at each call."""
 
-  done = engine_lib.CHUNK  # Tokens of each candidate before `decode`.
-
-  def __init__(self, sampled: engine_lib.SampledModel, load: workload.Load):
-    self._load = load
+  def __init__(
+      self, sampled: engine_lib.SampledModel, load: workload.Load,
+      chunk: int = engine_lib.CHUNK):
+    """`chunk` is the number of tokens between two checks for finished ones."""
+    self._load, self._chunk = load, chunk
     self._model = sampled
     self._prompts = workload.prompts(load, sampled.config, seed=0)
     self._seeds = itertools.count()
@@ -119,7 +120,8 @@ class Sampling:
         self._model, spec=programs.SamplerSpec(
             group_size=load.group_size, temperature=1.0, stop_ids=(),
             dtype=self._model.dtype),
-        num_slots=(load.num_prompts,), prompt_length=load.prompt_length)
+        num_slots=(load.num_prompts,), prompt_length=load.prompt_length,
+        chunk_length=self._chunk)
     seed = next(self._seeds)
     for index, prompt in enumerate(self._prompts):
       engine.add(engine_lib.Request(

@@ -131,11 +131,13 @@ class Engine:
 
   def __init__(
       self, sampled: SampledModel, *, spec: programs.SamplerSpec,
-      num_slots: Sequence[int], prompt_length: int, weight: float = 1.0):
+      num_slots: Sequence[int], prompt_length: int, weight: float = 1.0,
+      chunk_length: int = CHUNK):
     """`num_slots` are the allowed numbers of groups in flight, ascending.
 
     The largest applies to all engines of the model together, where `weight` is
-    the memory of a group relative to one with the longest prompt.
+    the memory of a group relative to one with the longest prompt. Finished
+    candidates are noticed after each `chunk_length` tokens.
     """
     self._model = sampled
     self._mesh = sampled.mesh
@@ -143,6 +145,7 @@ class Engine:
     self._sizes = tuple(num_slots)
     self._weight = weight
     self._prompt_length = prompt_length
+    self._chunk_length = chunk_length
     self._num_shards = mesh_lib.num_data_shards(sampled.mesh)
     self._waiting: list[Request] = []
     self._slots: programs.Slots | None = None
@@ -185,7 +188,8 @@ class Engine:
         self._prefill(slot_ids)
       self._slots, self._past, self._chunk = programs.decode(
           self._model.decoding, self._slots, self._past, candidate_of_row,
-          adapters=self._model.adapters, num_tokens=CHUNK, **self._static)
+          adapters=self._model.adapters, num_tokens=self._chunk_length,
+          **self._static)
 
   def collect(self) -> list[SampledGroup]:
     """Waits for the chunk and returns the groups that have finished."""
@@ -322,7 +326,8 @@ class Engine:
       if group is not None:
         group.rows = group_rows
     oldest = max(group.age for group in self._held if group is not None)
-    capacity = _padded_size(oldest + CHUNK, self._min_capacity)
+    capacity = _padded_size(
+        oldest + self._chunk_length, self._min_capacity)
     if self._past is None:
       self._past = programs.empty_rows(
           num_rows=self._num_shards * num_rows, capacity=capacity,
