@@ -1,6 +1,7 @@
 """Finds functions in replies as text and analyses them as syntax trees.
 
-A function may be surrounded by fences and prose. Python's tokenizer finds its
+A function may be surrounded by fences and prose. Python's parser finds it in a
+reply, or between two fences, that is valid. Otherwise the tokenizer finds its
 end. A function that it cannot read ends before the first line that is not
 indented.
 """
@@ -8,9 +9,12 @@ indented.
 from __future__ import annotations
 
 import ast
+import builtins
 import io
 import re
+import textwrap
 import tokenize
+from typing import Any
 import warnings
 
 from environments import text as text_lib
@@ -27,9 +31,62 @@ def find_function(reply: str, name: str) -> str:
   """Returns the source of a function in a reply, dedented, or ''.
 
   It is the last of the least indented definitions that are valid Python, or
-  else of all.
+  else of all. Imports that its decorators need come before it. Decorators that
+  need other parts of the reply are left out.
   """
   text = text_lib.reply(reply).replace('\r\n', '\n').removeprefix('\ufeff')
+  function = _find_parsed(text, name)
+  return _with_imports(
+      _find_defined(text, name) if function is None else function, text)
+
+
+def _find_parsed(text: str, name: str) -> str | None:
+  """The function in the last part between fences that holds its name.
+
+  None if that part is no valid Python.
+  """
+  for part in reversed(_FENCE.split(text)):
+    if not re.search(rf'\bdef\s+{re.escape(name)}\s*\(', part):
+      continue
+    part = textwrap.dedent(part)
+    tree = _parse(part)
+    nodes = [] if tree is None else [tree]
+    while nodes:
+      nodes = [x for node in nodes for x in ast.iter_child_nodes(node)]
+      for node in reversed(nodes):
+        if _is_function(node) and node.name == name:
+          first = min(x.lineno for x in (node, *node.decorator_list))
+          lines = part.split('\n')[first - 1:node.end_lineno]
+          indent = lines[0][:len(lines[0]) - len(lines[0].lstrip())]
+          return '\n'.join(x.removeprefix(indent) for x in lines)
+    if tree is None:
+      return None
+  return None
+
+
+def _with_imports(function: str, text: str) -> str:
+  """Adds the imports of a text that decorators need, and drops the others."""
+  tree = _parse(function)
+  node = tree.body[0] if tree and tree.body else None
+  if not _is_function(node) or not node.decorator_list:
+    return function
+  imported = {}  # Name -> the statement that binds it.
+  for line in find_imports(text).split('\n'):
+    for alias in ast.walk(_parse(line) or ast.Module([], [])):
+      if isinstance(alias, ast.alias):
+        imported[(alias.asname or alias.name).partition('.')[0]] = line
+  lines, statements = function.split('\n'), {}
+  kept = []
+  for decorator in node.decorator_list:
+    names = {x.id for x in ast.walk(decorator) if isinstance(x, ast.Name)}
+    if names <= imported.keys() | vars(builtins).keys():
+      kept += lines[decorator.lineno - 1:decorator.end_lineno]
+      statements |= {imported[x]: None for x in names & imported.keys()}
+  return '\n'.join([*statements, *kept, *lines[node.lineno - 1:]])
+
+
+def _find_defined(text: str, name: str) -> str:
+  """The function in a text that is no valid Python."""
   lines = _FENCE.sub('', text).split('\n')
   closed = _FENCE.sub('pass', text).split('\n')  # A fence ends a function.
   define = re.compile(
@@ -171,6 +228,10 @@ def ignores_aux(main: str) -> bool:
   return False
 
 
+def _is_function(node: Any) -> bool:
+  return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
 def _parse(text: str) -> ast.Module | None:
   return None if syntax_error(text) else ast.parse(text)
 
@@ -187,10 +248,9 @@ def _shape(tree: ast.expr) -> list[tuple]:
 def _body(function: str) -> list[ast.stmt]:
   """Returns the statements of a function without docstrings and `pass`."""
   tree = _parse(function)
-  if tree is None or not tree.body:
-    return []
+  body = tree.body if tree else []
   return [
-      node for node in getattr(tree.body[0], 'body', [])
+      node for function in filter(_is_function, body) for node in function.body
       if not isinstance(node, ast.Pass) and not (
           isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
 

@@ -24,8 +24,13 @@ PLAIN = 'def f(x):\n    return x'
     (f'{PLAIN[:9]}\n# No.\n    y = 1\n#    z = 2\n    return y\n# End.\nno',
      f'{PLAIN[:9]}\n# No.\n    y = 1\n#    z = 2\n    return y'),
     ('def f(x):\n    return x + \\\n1\nno', 'def f(x):\n    return x + \\\n1'),
-    (f'import functools\n@functools.cache\n@g(\'@\')\n{PLAIN}\nno',
-     f'@functools.cache\n@g(\'@\')\n{PLAIN}'),
+    (f'import functools\n@functools.cache\n@g(\'@\')\n{PLAIN}\nno no',
+     f'import functools\n@functools.cache\n{PLAIN}'),
+    (f'from functools import lru_cache as c, wraps\n\n@c(\n  maxsize=None)\n'
+     f'# Fast.\n{PLAIN}\n\nOLD = \'\'\'\ndef f(x):\n    return 0\n\'\'\'\n',
+     f'from functools import lru_cache as c, wraps\n@c(\n  maxsize=None)\n'
+     f'{PLAIN}'),
+    (f'def g(h):\n    return h\n\n@g\n{PLAIN}', PLAIN),
     ('class A:\n    @staticmethod\n    def f(x):\n        return x\nno',
      '@staticmethod\ndef f(x):\n    return x'),
     (f'async {PLAIN}\nno', f'async {PLAIN}'),
