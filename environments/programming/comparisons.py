@@ -30,6 +30,7 @@ Deviations from the official graders, all stricter but the last:
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Sequence
 import decimal
 import fractions
@@ -88,8 +89,10 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value]
   if isinstance(value, dict):
     return {_key(key): _plain(item) for key, item in value.items()}
-  if isinstance(value, (set, frozenset)):
+  if isinstance(value, (set, frozenset, type({}.keys()))):
     return frozenset(map(_key, value))
+  if isinstance(value, collections.deque):
+    return 'deque', _plain([*value])
   # A comparison with a list would take the product of both sizes.
   if type(value).__name__ == 'ndarray' and value.size != 1:
     raise ValueError('an array equals no value')

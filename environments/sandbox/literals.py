@@ -16,7 +16,7 @@ A decoded value is equal to no other value than the original was:
 
 - An instance of a subclass that inherits `==`, such as a namedtuple or a member
   of an IntEnum, becomes an instance of the base, and a Counter a dictionary.
-- Iterators and views of dictionaries become iterators over lists.
+- Iterators and views of the values of dictionaries become iterators over lists.
 - Numbers of numpy become Python's, and the dtypes of arrays those in `_ARRAYS`
   or `object`.
 - Other instances, functions and classes become `Opaque`.
@@ -92,11 +92,16 @@ _PARTS = {
     dict.__eq__: ('dict', dict.items),
     collections.Counter.__eq__: ('dict', dict.items),
     collections.OrderedDict.__eq__: (  # `dict.items` has another order.
-        'OrderedDict', collections.OrderedDict.items)}
+        'OrderedDict', collections.OrderedDict.items),
+    type({}.keys()).__eq__: ('keys', iter),
+    type({}.items()).__eq__: ('items', iter)}
 # Name in a text -> function from a list of pairs, or of values.
-_FROM_PAIRS = {'dict': dict, 'OrderedDict': collections.OrderedDict}
+_FROM_PAIRS = {
+    'dict': dict, 'OrderedDict': collections.OrderedDict,
+    'items': lambda pairs: dict(pairs).items()}
 _FROM_VALUES = {
     'tuple': tuple, 'set': set, 'frozenset': frozenset,
+    'keys': lambda keys: dict.fromkeys(keys).keys(),
     'deque': collections.deque, 'iterator': iter}
 _ARRAYS = {  # dtype.kind -> dtype.
     'b': 'bool', 'i': 'int64', 'u': 'uint64', 'f': 'float64', 'c': 'complex128'}
@@ -262,7 +267,7 @@ class _Decoder:
       self._check_hashes([key for key, _ in pairs])
       return _FROM_PAIRS[name](pairs)
     values = self.decode(parts, depth)
-    if name in ('set', 'frozenset'):
+    if name in ('set', 'frozenset', 'keys'):
       self._check_hashes(values)
     if name in _FROM_VALUES:
       return _FROM_VALUES[name](values)

@@ -1,5 +1,6 @@
 """Pairs of an output and an expected output, worked out by hand."""
 
+import collections
 import tracemalloc
 
 import numpy as np
@@ -73,6 +74,8 @@ def test_outputs_are_compared_as_by_each_benchmark(pair, number, name):
     ([1, 2], [2, 1], False),
     ({1, 2}, [1, 2], False),
     (frozenset({1}), {1}, True),
+    ({1: [2]}.keys(), {1}, True),
+    ({1: [2]}.items(), {(1, 2)}, False),
     (float('nan'), float('nan'), False),
     (float('inf'), float('inf'), True),
 ])
@@ -84,12 +87,13 @@ def test_values_are_compared_without_types_of_sequences(value, expected, same):
     lambda n: np.arange(n).reshape(-1, 1),
     lambda n: [np.arange(n).reshape(-1, 1)],
     lambda n: {0: np.arange(n).reshape(n, 1, 1)},
+    lambda n: collections.deque([np.arange(n).reshape(-1, 1)]),
     lambda n: np.zeros((0, n))])
 def test_a_comparison_takes_little_memory(make):
   num = 100_000
   value, expected = make(num), list(range(num))
   tracemalloc.start()
-  for answer in expected, {0: expected}:
+  for answer in expected, {0: expected}, collections.deque([expected]):
     assert not comparisons.same_value(value, answer)
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
