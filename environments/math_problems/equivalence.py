@@ -26,6 +26,9 @@ from environments.math_problems import notation
 _LETTER = re.compile(
     r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}|\\[A-Za-z]+'
     r'|[A-DF-Za-df-z]|(?<!\d)[Ee]|[Ee](?![-+]?\d)')  # 1e5 has no letter.
+_GREEK = re.compile(
+    r'\\(?:Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega)'
+    r'(?![A-Za-z])')
 _FREE_LETTERS = 'qkhwvuzjpgtsrlcbanmxy'  # None is a constant such as e or i.
 _MEMBER = r'\\in(?![a-z])'
 _EQUALS = rf'(?<![<>!\\]):?=|{_MEMBER}'
@@ -56,7 +59,9 @@ def equivalent(answer: str, gold: str) -> bool:
     return False
   choices = notation.choice_of(answer), notation.choice_of(gold)
   if all(choices):
-    return choices[0] == choices[1]
+    letters = {x.lower() for x in choices}
+    return choices[0] == choices[1] or len(letters) == 1 and not (
+        letters & {'e', 'i'})  # One of each is a constant.
   return notation.same_text(answer, gold) or _same_lists(
       *_rename_capitals(answer, gold))
 
@@ -64,7 +69,8 @@ def equivalent(answer: str, gold: str) -> bool:
 def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
   """Renames capitals that math-verify would take for small letters.
 
-  It reads `R` and `r` as the same variable, and `E` and `I` as constants.
+  It reads `R` and `r`, or `\\Delta` and `\\delta`, as the same variable, and
+  `E` and `I` as constants.
   """
   letters = [_letters(text) for text in (answer, gold)]
   capitals = sorted({
@@ -76,9 +82,12 @@ def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
       is_alone = re.search(rf'(?<![A-Za-z\\]){x}(?![A-Za-z])', text)
       if is_alone and (x.lower() in other or not _letters(other)):
         capitals.append(x)
+  capitals += sorted({*_GREEK.findall(answer), *_GREEK.findall(gold)})
   names = dict(zip(capitals, (x for x in _FREE_LETTERS if x not in used)))
   return tuple(
-      _LETTER.sub(lambda match: names.get(match[0], match[0]), text)
+      _LETTER.sub(
+          lambda match: names.get(match[0], match[0]),
+          _GREEK.sub(lambda match: f' {names.get(match[0], match[0])} ', text))
       for text in (answer, gold))
 
 

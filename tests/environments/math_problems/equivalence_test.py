@@ -264,6 +264,8 @@ PAIRS = (
     (r'\text{(E)}', ['E', '(E)', r'\textbf{(E)}'], ['e', 'D']),
     # Capitals are no constants, and choices have an order.
     ('e', ['e^1'], ['E']), ('i', [], ['I']), ('E', [], ['e']),
+    ('C', ['c', '(c)'], ['d']), (r'\Pi', [r'\Pi'], [r'\pi']),
+    (r'\Delta x', [r'x\Delta'], [r'\delta x']),
     ('2e', [], ['2E']), ('1500', ['1.5E3', '1.5e3'], []), ('AB', [], ['BA']),
     # Words.
     (r'\text{Yes}', ['yes', r'\textbf{Yes}'], ['no', 'sey', '1']),
