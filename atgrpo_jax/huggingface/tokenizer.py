@@ -102,9 +102,9 @@ class Tokenizer:
 
     Messages may have `tool_calls`, and may offer `tools`, both in the form of
     transformers. Drops the thoughts of assistant messages, up to the last
-    `</think>`, as Qwen3's template does before the last user message, and all
-    of a message whose thought was cut off. Dates are fixed. If the template has
-    no system role, a system message is put before the user's first.
+    `</think>`, as Qwen3's template does before the last user message, and from
+    the start of a thought that was cut off. Dates are fixed. If the template
+    has no system role, a system message is put before the user's first.
 
     Only the chat template writes control tokens. A message that spells one,
     such as a program that prints `<|im_end|>` or `</think>`, must not end its
@@ -262,8 +262,7 @@ def _without_thoughts(message: dict[str, Any]) -> str:
   if message['role'] != 'assistant':
     return message['content']
   _, end, reply = message['content'].rpartition(_END_OF_THOUGHTS)
-  if _START_OF_THOUGHTS in reply:  # A thought that was cut off.
-    return ''
+  reply = reply.partition(_START_OF_THOUGHTS)[0]  # It may be cut off.
   return reply.lstrip('\n') if end else reply
 
 
