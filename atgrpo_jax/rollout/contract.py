@@ -72,11 +72,20 @@ def check_environment(environment: env_api.Environment) -> None:
 
 def observe(
     environment: env_api.Environment, state: env_api.State, role: str, *,
-    task_id: str, turn: int) -> Sequence[env_api.Message]:
-  """The prompt of a role; `turn` counts from 0."""
+    task_id: str, turn: int,
+    seconds: float = math.inf) -> Sequence[env_api.Message]:
+  """The prompt of a role; `turn` counts from 0.
+
+  Raises UserError also if it takes more than `seconds`.
+  """
   call = _Call(environment, 'observe', _where([role], task_id, turn))
-  with call:
-    messages = environment.observe(state, role)
+  try:
+    with call, signals.time_limit(seconds):
+      messages = environment.observe(state, role)
+  except signals.TooSlowError as error:
+    raise call.problem(
+        None, f'messages within environment.step_seconds={seconds:g}'
+        ) from error
   if not isinstance(messages, (list, tuple)) or not messages:
     raise call.problem(messages, _MESSAGES)
   for message in messages:
@@ -125,20 +134,20 @@ def step_all(
     where = where_of(request)
     try:
       with _Call(environment, 'step', where), signals.time_limit(seconds):
-        step = environment.step(request.state, request.actions)
+        step = _checked(
+            environment.step(request.state, request.actions), request.actions,
+            environment.team_reward_range)
     except signals.TooSlowError:
       print(
           f'warning: {type(environment).__name__}.step took more than '
           f'environment.step_seconds={seconds:g} {where}; the episode ends '
           'there with the outcome TIMEOUT and the least team reward.')
       step = unfinished_step(environment, request, env_api.Outcome.TIMEOUT)
-    try:
-      steps.append(
-          _checked(step, request.actions, environment.team_reward_range))
-    except ValueError as error:
+    except _BadStepError as error:
       raise errors.UserError(
           f'{type(environment).__name__}.step returned {error}, {where}; see '
           'Step in environments/env_api.py.') from error
+    steps.append(step)
     steps.pickling.append(_Call(environment, 'step', where, _PICKLABLE))
   return steps
 
@@ -186,6 +195,10 @@ def check_ended(
         'there, return done=True.')
 
 
+class _BadStepError(Exception):
+  """Describes the field of a step that violates the contract."""
+
+
 class _Call(contextlib.AbstractContextManager):
   """Raises an exception of a function of an environment as UserError."""
 
@@ -196,8 +209,9 @@ class _Call(contextlib.AbstractContextManager):
     self._where, self._advice = where, advice
 
   def __exit__(self, kind, error, frames) -> None:
-    if error is None or isinstance(
-        error, (KeyboardInterrupt, signals.Stopped, signals.TooSlowError)):
+    if error is None or isinstance(error, (
+        KeyboardInterrupt, signals.Stopped, signals.TooSlowError,
+        _BadStepError)):
       return
     reported = errors.UserError(
         f'{self._function} failed {self._where} ({errors.one_line(error)}); '
@@ -231,10 +245,10 @@ def _checked(
     team_reward_range: tuple[float, float]) -> env_api.Step:
   """A step with Python's numbers and truth values, and an entry for each role.
 
-  Raises ValueError with a description of the field that violates the contract.
+  Raises _BadStepError.
   """
   if not isinstance(step, env_api.Step):
-    raise ValueError(f'{_SHOWN.repr(step)}, which is not a Step')
+    raise _BadStepError(f'{_SHOWN.repr(step)}, which is not a Step')
   defaults = {
       'local_rewards': dict.fromkeys(actions, 0.0),
       'outcomes': dict.fromkeys(actions, env_api.Outcome.OK),
@@ -243,16 +257,16 @@ def _checked(
   for name, default in defaults.items():
     by_name = getattr(step, name)
     if not isinstance(by_name, Mapping):
-      raise ValueError(f'{name}={_SHOWN.repr(by_name)}, which is not a dict')
+      raise _BadStepError(f'{name}={_SHOWN.repr(by_name)}, which is not a dict')
     if default and not by_name.keys() <= default.keys():
-      raise ValueError(f'{name} of {[*by_name]}, but {[*actions]} acted')
+      raise _BadStepError(f'{name} of {[*by_name]}, but {[*actions]} acted')
     if not all(isinstance(key, str) for key in by_name):
-      raise ValueError(f'{name} with keys {_SHOWN.repr([*by_name])}, which are '
-                       'no texts')
+      raise _BadStepError(
+          f'{name} with keys {_SHOWN.repr([*by_name])}, which are no texts')
     maps[name] = default | dict(by_name)
   for role, outcome in maps['outcomes'].items():
     if not isinstance(outcome, env_api.Outcome):
-      raise ValueError(
+      raise _BadStepError(
           f'outcomes[{role!r}]={_SHOWN.repr(outcome)}, which is not an Outcome')
   team_reward = _number('team_reward', step.team_reward)
   numbers = {
@@ -265,16 +279,17 @@ def _checked(
       (f'local_rewards[{role!r}]', reward)
       for role, reward in numbers['local_rewards'].items())):
     if is_known and not abs(reward) <= _MAX_REWARD:
-      raise ValueError(
+      raise _BadStepError(
           f'{name}={reward}, which is not a finite float32 (for an unknown '
           'reward, return the outcome INFRASTRUCTURE)')
   for name, value in numbers['reward_terms'].items():
     if is_known and not math.isfinite(value):
-      raise ValueError(f'reward_terms[{name!r}]={value}, which is not finite')
+      raise _BadStepError(
+          f'reward_terms[{name!r}]={value}, which is not finite')
   low, high = team_reward_range
   slack = 1e-6 * max(abs(low), abs(high))  # For rounding.
   if is_known and not low - slack <= team_reward <= high + slack:
-    raise ValueError(
+    raise _BadStepError(
         f'team_reward={team_reward}, outside its team_reward_range ({low}, '
         f'{high})')
   flags = {
@@ -282,10 +297,10 @@ def _checked(
       for name in ('done', 'success', 'truncated')}
   for name in ('success', 'truncated'):
     if flags[name] and not flags['done']:
-      raise ValueError(f'{name}=True with done=False')
+      raise _BadStepError(f'{name}=True with done=False')
   program_runs = _number('program_runs', step.program_runs)
   if program_runs < 0 or program_runs % 1:
-    raise ValueError(
+    raise _BadStepError(
         f'program_runs={_SHOWN.repr(step.program_runs)}, which is not a count')
   return dataclasses.replace(
       step, team_reward=team_reward, program_runs=int(program_runs),
@@ -306,7 +321,7 @@ def _number(field: str, value: Any) -> float:
       return round(float(str(value)), _FLOAT32_DECIMALS)
     return float(value)
   except Exception as error:  # Of the user's `__float__`, too.
-    raise ValueError(
+    raise _BadStepError(
         f'{field}={_SHOWN.repr(value)}, which is not a number') from error
 
 
@@ -314,6 +329,6 @@ def _flag(field: str, value: Any) -> bool:
   """A truth value of Python, numpy or jax, or 0 or 1, as a bool."""
   try:
     return {0.0: False, 1.0: True}[_number(field, value)]
-  except (KeyError, ValueError) as error:
-    raise ValueError(
+  except (KeyError, _BadStepError) as error:
+    raise _BadStepError(
         f'{field}={_SHOWN.repr(value)}, which is not a truth value') from error

@@ -184,7 +184,8 @@ class EpisodeRunner:
       self, state: env_api.State,
       key: types.GroupKey) -> Sequence[env_api.Message]:
     return contract.observe(
-        self.environment, state, key.role, task_id=key.task_id, turn=key.turn)
+        self.environment, state, key.role, task_id=key.task_id, turn=key.turn,
+        seconds=self.step_seconds)
 
   def sample(
       self, states: Mapping[types.GroupKey, env_api.State], *,

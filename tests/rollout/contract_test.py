@@ -143,6 +143,32 @@ class Hostile:
   __repr__ = __float__
 
 
+class HostileDict(dict):
+
+  def keys(self):
+    raise GeneratorExit('no')
+
+
+def test_code_of_a_value_that_fails_is_named():
+  with pytest.raises(errors.UserError) as error:
+    _step(dataclasses.replace(GOOD, local_rewards=HostileDict(a=1)))
+  assert 'Given.step failed' in str(error.value)
+  assert WHERE in str(error.value)
+
+
+def test_a_slow_observe_is_named():
+  class Slow:
+
+    def observe(self, state, role):
+      while True:
+        time.sleep(0.01)
+
+  with pytest.raises(errors.UserError, match='Slow.observe returned .* within '
+                     "environment.step_seconds=0.1") as error:
+    contract.observe(Slow(), None, 'a', task_id='x', turn=0, seconds=0.1)
+  assert "for role 'a' in turn 1 of task 'x'" in str(error.value)
+
+
 @pytest.mark.parametrize('changes, words', [
     (None, 'None, which is not a Step'),
     ({'local_rewards': {'b': 1}}, "local_rewards of ['b'], but ['a'] acted"),
