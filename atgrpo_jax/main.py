@@ -213,7 +213,8 @@ def run() -> None:
   logging.set_verbosity(logging.WARNING)
   # A caller that ignores it would hide the ends of this process's children.
   signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-  if '--help' in sys.argv:  # absl would exit with 1.
+  if {'-h', '-help', '--help', '--helpshort', '--helpfull'} & {*sys.argv}:
+    # absl would exit with 1.
     app.usage(shorthelp=True, writeto_stdout=True)
     sys.exit()
   try:

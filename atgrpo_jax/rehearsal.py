@@ -69,9 +69,9 @@ def check(
       credit.assign_advantages(trees, experiment.advantage, rollout)
 
 
-def warn_without_advantages(
+def warn_of_first_steps(
     experiment: experiment_lib.Experiment, workdir: pathlib.Path) -> None:
-  """Names trained roles whose advantages were 0 in all steps so far."""
+  """Names problems of all steps so far: no advantages, or long prompts."""
   steps = metrics_lib.read(workdir)
   roles = [
       role for role, policy in experiment.policy_map.items()
@@ -83,6 +83,11 @@ def warn_without_advantages(
         'because all compared returns were equal, so nothing trains these '
         'answers. If they are rewarded only later, set '
         'rollout.return_type=monte_carlo; see docs/when_at_grpo.md.')
+  if all(step['budget/overlong_prompts'] for step in steps):
+    print(
+        f'warning: in each of {len(steps)} steps, episodes ended because their '
+        'next prompt was too long (budget/overlong_prompts). Raise the '
+        f'largest of buckets.prompt={experiment.buckets.prompt}.')
 
 
 class _Rehearsal(runner_lib.EpisodeRunner):

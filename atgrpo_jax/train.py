@@ -197,7 +197,7 @@ def _train(
           loop.step, fraction_done=loop.fraction_done(config.train),
           values=values)
     if loop.step == rehearsal.CHECKED_STEPS and hosts.is_first():
-      rehearsal.warn_without_advantages(experiment, workdir)
+      rehearsal.warn_of_first_steps(experiment, workdir)
 
     # Checkpoint.
     if loop.step % config.train.checkpoint_every == 0 or is_last:

@@ -19,6 +19,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import main
+from atgrpo_jax import rehearsal
 from atgrpo_jax import rules
 from atgrpo_jax import train
 from atgrpo_jax.distributed import hosts
@@ -357,7 +358,7 @@ class _Delayed(echo.Echo):
 
 def test_a_role_without_any_advantage_is_named(
     finished, echo_folder, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(train, '_CHECKED_STEPS', 2)
+  monkeypatch.setattr(rehearsal, 'CHECKED_STEPS', 2)
   changes = {'train.num_steps': 2, 'rollout.num_tasks': 4}
   experiment = dataclasses.replace(
       echo.experiment(echo_folder, **changes), environment=_Delayed(1))
@@ -367,9 +368,14 @@ def test_a_role_without_any_advantage_is_named(
   frozen = echo.experiment(
       echo_folder, policies='per_role',
       per_policy=(('first', 'model.trained', 'none'),))
+  capsys.readouterr()
   for trained, workdir in ((frozen, tmp_path), (experiment, finished)):
-    train._warn_without_advantages(trained, workdir)
+    rehearsal.warn_of_first_steps(trained, workdir)
     assert capsys.readouterr().out == ''
+  monkeypatch.setattr(rehearsal.metrics_lib, 'read', lambda _: [
+      {'budget/overlong_prompts': count} for count in (1.0, 3.0)])
+  rehearsal.warn_of_first_steps(experiment, finished)
+  assert 'Raise the largest of buckets.prompt=(4,)' in capsys.readouterr().out
 
 
 # Tasks and records.
