@@ -103,7 +103,8 @@ _DEPOT = (
     ('outcome', 'MAGRPO', 'related work', 'magrpo'),
     ('outcome', 'its continuation to the next phase', 'R4, meta',
      'tree_next_phase'),
-    ('boost', 'an agent with one answer and GRPO', 'Tables 1, 2', 'sa_grpo'))
+    ('boost', 'an agent with one answer and GRPO', 'Tables 1, 2', 'sa_grpo'),
+    ('boost', 'GiGPO', 'R3', 'gigpo'))
 # Title -> claims, and a note.
 LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
     'Pretrained models': (
