@@ -118,8 +118,8 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
             Claim('AT-GRPO improves the untrained pair', 'Tables 1, 2',
                   'problems/gsm8k/at_grpo', 'problems/gsm8k/at_grpo before',
                   'coder-0.5b')],
-        'Passages: SmolLM2, 135 million parameters. HumanEval and GSM8K: '
-        'Qwen2.5-Coder, 494 million.'),
+        'Passages: SmolLM2, 135 million parameters, seeds 0 to 2. HumanEval '
+        'and GSM8K: Qwen2.5-Coder, 494 million.'),
     'Generated tasks': (
         [Claim(text, source, f'{task}/{first}', f'{task}/{second}')
          for text, source, first, second, *tasks in _GENERATED
@@ -143,11 +143,12 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
         'training. For roles trained together or apart they are the last '
         'return; these rows are not AT-GRPO, which stalls here, and roles '
         'trained alone had half of the choices. Three agents had as many '
-        'choices, and so two thirds of the updates. In `mixed`, two sets of '
-        'runs disagree about immediate rewards and uniform selection, so these '
-        'are judged on `chain`. Five seeds against five cannot decide a claim '
-        'here. All rows and their last returns are in '
-        '[when_at_grpo.md](when_at_grpo.md).'),
+        'choices, and so two thirds of the updates. Rows of `mixed` are of the '
+        'second of two sets of runs, which [disagree]'
+        '(when_at_grpo.md#rewards-at-once-mixed); immediate rewards and '
+        'uniform selection are judged on `chain`. Five seeds against five '
+        'cannot decide a claim here. All rows and their last returns are in '
+        '[tables.md](../paper/results/nano/tables.md).'),
 }
 
 _HEAD = """\
@@ -175,8 +176,8 @@ with fewer than two seeds is not tested. A *pilot* has fewer than five.
   [games](results.md#games), because nearly every trained team solves them.
   Claims that need Qwen3, larger coders, the papers' data or undisturbed timing
   are missing, too.
-- The command repeats both rows. Add `--keep paper/results/nano` and run
-  `python -m paper.claims` to renew the line.
+- The command trains both rows again, in `runs/paper`. With
+  `--keep paper/results/nano` it trains only what our records lack.
 - The [laboratory](when_at_grpo.md#the-laboratory) compares estimates of the
   gradient.
 """
