@@ -123,11 +123,6 @@ def build_policies(
       name: dataclasses.replace(policy, learner=_choose_learner(
           policy, config.buckets.microbatch_tokens, devices))
       for name, policy in read_policies(config, names, read_model).items()}
-  for dtype, remat in dict.fromkeys(
-      (policy.learner.dtype, policy.learner.remat)
-      for policy in policies.values()):
-    print(f'matrix products in {dtype}, which the backward pass '
-          f'{"recomputes" if remat else "keeps"}')
   config = choose_mesh(config, policies, devices, chip)
   meshes = mesh_lib.make_meshes(names, devices, **config.mesh)
   policies = {

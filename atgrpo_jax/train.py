@@ -94,6 +94,11 @@ def _train(
   is_resumed = workdir_lib.check_config(workdir, config_dict)
   lock = stack.enter_context(workdir_lib.lock(workdir))
   workdir_lib.print_config(config_dict)
+  for dtype, remat in dict.fromkeys(
+      (policy.learner.dtype, policy.learner.remat)
+      for policy in experiment.policies.values()):
+    print(f'matrix products in {dtype}, which the backward pass '
+          f'{"recomputes" if remat else "keeps"}')
 
   # ---- State ----------------------------------------------------------------
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')

@@ -12,7 +12,6 @@ import numpy as np
 
 from atgrpo_jax import types
 from atgrpo_jax.rollout import contract
-from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -111,16 +110,9 @@ def has_room(
   """Whether the prompts of the phase after `position` fit."""
   order = positions(runner.environment)
   turn, phase = order[order.index(position) + 1]
-  for role in runner.environment.phases[phase]:
-    policy = runner.policy_of(role)
-    limit = policies_lib.prompt_limit(
-        runner.buckets, runner.max_new_tokens, policy.model.config)
-    messages = runner.observe(
-        state, types.GroupKey(task_id, role, turn, branch=0))
-    # `sample` finds the prompt in the cache of the tokenizer.
-    if len(policy.tokenizer.encode_prompt(messages)) > limit:
-      return False
-  return True
+  return all(
+      runner.has_room(types.GroupKey(task_id, role, turn, branch=0), state)
+      for role in runner.environment.phases[phase])
 
 
 def _candidate(

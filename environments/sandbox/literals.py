@@ -30,6 +30,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator, MappingView, Sequence
 import copy
+import copyreg
 import itertools
 import json
 import sys
@@ -103,6 +104,10 @@ _FROM_VALUES = {
     'tuple': tuple, 'set': set, 'frozenset': frozenset,
     'keys': lambda keys: dict.fromkeys(keys).keys(),
     'deque': collections.deque, 'iterator': iter}
+# `copy.deepcopy` copies no views.
+for _view, _make in (
+    ({}.keys(), _FROM_VALUES['keys']), ({}.items(), _FROM_PAIRS['items'])):
+  copyreg.pickle(type(_view), lambda x, make=_make: (make, ([*x],)))
 _ARRAYS = {  # dtype.kind -> dtype.
     'b': 'bool', 'i': 'int64', 'u': 'uint64', 'f': 'float64', 'c': 'complex128'}
 
