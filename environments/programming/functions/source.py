@@ -1,19 +1,17 @@
 """Finds functions in replies as text and analyses them as syntax trees.
 
 A function may be surrounded by fences and prose. Python's parser finds it in a
-reply, or between two fences, that is valid. Otherwise the tokenizer finds its
-end. A function that it cannot read ends before the first line that is not
-indented.
+reply, or between two fences, that is valid. Otherwise it ends before the first
+line that is less indented and lets Python read it, or else before the first
+such line.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-import io
 import re
 import textwrap
-import tokenize
 from typing import Any
 import warnings
 
@@ -22,6 +20,7 @@ from environments import text as text_lib
 AUX = 'aux'
 _CALL = re.compile(rf'{AUX}\s*\(')
 _MAX_DEFINITIONS = 20  # Each is read.
+_MAX_ENDS = 20  # Of a definition; each is tried.
 _FENCE = re.compile(r'^[ \t]*```.*$', re.MULTILINE)
 _IMPORT = re.compile(
     r'(from\s+[\w.]+\s+import\s+\S.*|import\s+[\w.,\s]+)', re.ASCII)
@@ -112,34 +111,22 @@ def _find_defined(text: str, name: str) -> str:
 def _size(lines: list[str], definition: int) -> int:
   """Number of the first lines that belong to a function.
 
-  `definition` is the index of the line with its name, after the decorators.
+  `definition` is the index of the line with its name, after the decorators. The
+  function ends with this line, or before one that is less indented than the
+  next.
   """
-  size, depth, last = 0, 0, ''
-  is_complete = False  # Whether the line with the name and its colon has ended.
-  try:
-    for token in tokenize.generate_tokens(
-        io.StringIO('\n'.join(lines)).readline):
-      if token.type in (tokenize.COMMENT, tokenize.NL):
-        continue
-      depth += (token.type == tokenize.INDENT) - (
-          token.type == tokenize.DEDENT)
-      if is_complete and not depth:
-        return size
-      if token.type == tokenize.NEWLINE:
-        if token.start[0] > definition and not is_complete:
-          is_complete = True
-          if last != ':':  # The whole function is in one line.
-            return size
-      elif token.type not in (tokenize.INDENT, tokenize.DEDENT):
-        size, last = token.end[0], token.string
-  except IndentationError:
-    return size
-  except (tokenize.TokenError, SyntaxError, ValueError):
-    pass  # A bracket or a text is not closed.
-  size = definition + 1
-  while size < len(lines) and not lines[size][:1].strip():
-    size += 1
-  return size
+  indents = {
+      i: len(line) - len(line.lstrip()) for i, line in enumerate(lines)
+      if i > definition and line.strip() and line.lstrip()[0] != '#'}
+  inner = max(1, next(iter(indents.values()), 1))
+  ends = [definition + 1, *(
+      i for i, indent in indents.items() if indent < inner), len(lines)]
+  for end in ends[:_MAX_ENDS]:  # Before others a text or a bracket is open.
+    if not syntax_error('\n'.join(lines[:end])):
+      while lines[end - 1].strip()[:1] in ('', '#'):
+        end -= 1
+      return end
+  return ends[1]
 
 
 def find_imports(prompt: str) -> str:
