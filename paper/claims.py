@@ -288,8 +288,7 @@ def _command(claim: Claim) -> str:
   paths = dict.fromkeys(
       f'{path.removesuffix(" before")}/*'
       for path in (claim.first, claim.second))
-  has_ten = any(
-      x in claim.first for x in ('/mixed/', '/chain/', 'depot/outcome/'))
+  has_ten = claim.is_depot and 'depot_roles/' not in claim.first
   seeds = 10 if has_ten else 5 if claim.is_depot else 3
   return f"bash launch/paper.sh --seeds {seeds} --only '{','.join(paths)}'"
 
