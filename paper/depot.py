@@ -37,7 +37,7 @@ ARMS = {
 DRAWN = (
     'AT-GRPO', 'AT-GRPO, continued to the next phase',
     'AT-GRPO, continued to the end', 'GRPO, by task',
-    'GRPO, by task, agent and turn, immediate',
+    'GRPO, by task, agent and turn, immediate', 'GiGPO',
     'Single agent, one answer + GRPO', 'Single agent + AT-GRPO')
 # Preset -> choices at which the return is compared.
 REPORTED_AT = {
