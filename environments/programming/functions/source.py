@@ -74,13 +74,14 @@ def _with_imports(function: str, text: str) -> str:
     for alias in ast.walk(_parse(line) or ast.Module([], [])):
       if isinstance(alias, ast.alias):
         imported[(alias.asname or alias.name).partition('.')[0]] = line
-  lines, statements = function.split('\n'), {}
-  kept = []
+  lines, kept, used = function.split('\n'), [], set()
   for decorator in node.decorator_list:
     names = {x.id for x in ast.walk(decorator) if isinstance(x, ast.Name)}
     if names <= imported.keys() | vars(builtins).keys():
       kept += lines[decorator.lineno - 1:decorator.end_lineno]
-      statements |= {imported[x]: None for x in names & imported.keys()}
+      used |= names
+  # A set has no fixed order, and the text may be shown in a prompt.
+  statements = dict.fromkeys(imported[x] for x in imported if x in used)
   return '\n'.join([*statements, *kept, *lines[node.lineno - 1:]])
 
 

@@ -31,6 +31,9 @@ PLAIN = 'def f(x):\n    return x'
      f'from functools import lru_cache as c, wraps\n@c(\n  maxsize=None)\n'
      f'{PLAIN}'),
     (f'def g(h):\n    return h\n\n@g\n{PLAIN}', PLAIN),
+    # Imports keep their order.
+    (f'import a\nimport b\nimport c\nimport d\n@d.x(c, b.y(a))\n{PLAIN}',
+     f'import a\nimport b\nimport c\nimport d\n@d.x(c, b.y(a))\n{PLAIN}'),
     ('class A:\n    @staticmethod\n    def f(x):\n        return x\nno',
      '@staticmethod\ndef f(x):\n    return x'),
     (f'async {PLAIN}\nno', f'async {PLAIN}'),
