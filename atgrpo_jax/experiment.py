@@ -17,6 +17,7 @@ import ml_collections
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import rules
+from atgrpo_jax import settings
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.distributed import hosts
@@ -265,12 +266,8 @@ class Experiment:
 
   def tasks(self, split: str) -> list[env_api.Task]:
     """Loads the tasks of a split and checks that their prompts fit."""
-    with (errors.as_user_error(),
-          progress.activity(lambda: f'reading split {split} …')):
-      tasks = datasets.load(
-          self.config.dataset.builder or self.config.environment.module, split,
-          self.config.dataset.data_dir or None,
-          self.config.dataset.config or None)
+    with progress.activity(lambda: f'reading split {split} …'):
+      tasks = settings.load_tasks(self.config, split)
     if len({*hosts.exchange(datasets.split_hash(tasks))}) > 1:
       raise errors.UserError(
           f'The processes of the run have different tasks in split {split!r}; '

@@ -22,7 +22,6 @@ from atgrpo_jax import settings
 from atgrpo_jax.io import files
 from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import workers as workers_lib
-from environments import datasets
 from environments import env_api
 
 TYPED, EMPTY, RANDOM = 'typed', 'empty', 'random'
@@ -38,12 +37,9 @@ def play(
       config.sandbox.url) as workers:
     environment, *_ = settings.read(config, workers.sandbox)
     contract.check_environment(environment)
-    with errors.as_user_error():
-      tasks = datasets.load(
-          config.dataset.builder or section.module, config.dataset.train,
-          config.dataset.data_dir or None, config.dataset.config or None)
     make_reply = _reply_function(replies)
-    for task in tasks[:num_tasks]:
+    for task in settings.load_tasks(
+        config, config.dataset.train)[:num_tasks]:
       _play_task(workers, environment, task, make_reply)
 
 

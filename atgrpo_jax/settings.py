@@ -54,6 +54,18 @@ def read(
   return environment, policy_map, rollout, advantage, critic
 
 
+def load_tasks(
+    config: ml_collections.ConfigDict, split: str) -> list[env_api.Task]:
+  """Returns the tasks of a split; UserError if it cannot be used."""
+  from environments import datasets  # Here, because its import takes seconds.
+
+  section = config.dataset
+  with errors.as_user_error():
+    return datasets.load(
+        section.builder or config.environment.module, split,
+        section.data_dir or None, section.config or None)
+
+
 def rollout_spec(config: ml_collections.ConfigDict) -> spec_lib.RolloutSpec:
   """Returns the switches of the rollout."""
   return spec_lib.RolloutSpec(**{
