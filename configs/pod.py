@@ -95,8 +95,7 @@ def put_on_slice(
 def finish(
     c: config_dict.ConfigDict, arg: config_dict.ConfigDict,
     roles: tuple[str, ...] = ()) -> config_dict.ConfigDict:
-  """Applies `debug` and `topology`, with a pool per role of a team, and locks.
-  """
+  """Applies `debug` and `topology`, and locks; each of `roles` gets a pool."""
   if arg.debug:
     common.shrink_for_debug(c)
   put_on_slice(

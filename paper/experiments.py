@@ -152,7 +152,7 @@ class Job:
   overrides: Mapping[str, Any]  # Config key -> value; `{out}` stands for OUT.
   # Value of --mode, or `pretrain`: config is a module that trains a base model.
   mode: str = 'train'
-  # Of an export: the policy whose folder, which is written atomically, is last.
+  # An export writes this policy last; each policy's folder is atomic.
   last_policy: str = ''
   # Path of the training whose generated tokens limit this one; '' if the number
   # of steps does.
