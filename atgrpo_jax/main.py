@@ -37,7 +37,7 @@ _WORKDIR = flags.DEFINE_string(
 _MODE = flags.DEFINE_enum(
     'mode', 'train',
     ['train', 'evaluate', 'export', 'replay', 'play', 'compile_check',
-     'doctor', 'report'],
+     'doctor', 'report', 'compare'],
     'What to do.')
 _CHECKPOINT = flags.DEFINE_string(
     'checkpoint', 'latest',
@@ -53,6 +53,9 @@ _REPLIES = flags.DEFINE_string(
     'file with a JSON text per line.')
 _TASKS = flags.DEFINE_integer(
     'tasks', 1, 'With --mode=play: number of training tasks.', lower_bound=1)
+_WATCH = flags.DEFINE_bool(
+    'watch', False,
+    'With --mode=compare: write the page again while a run is running.')
 _CHECK = flags.DEFINE_bool(
     'check', False,
     'Only check the flags and the config, which needs no device and no model.')
@@ -72,7 +75,7 @@ _TRACEBACK = flags.DEFINE_bool(
 # Flags that only some modes read.
 _MODE_FLAGS = (
     (_CHECKPOINT, ('evaluate', 'export')), (_STEP, ('replay',)),
-    (_REPLIES, ('play',)), (_TASKS, ('play',)),
+    (_REPLIES, ('play',)), (_TASKS, ('play',)), (_WATCH, ('compare',)),
     (_CHECK, ('train', 'evaluate', 'export', 'doctor')))
 
 # Exit statuses besides 0 and those of `errors`.
@@ -83,15 +86,16 @@ STOPPED = signals.STOPPED  # Stopped by a signal; the same command resumes.
 
 def main(argv: list[str]) -> int:
   """Runs the selected mode; returns the exit status."""
-  errors.refuse_arguments(argv)
-  _cache_programs()
   mode = _MODE.value
+  if mode != 'compare':
+    errors.refuse_arguments(argv)
+  _cache_programs()
   process = {
       'coordinator_address': _COORDINATOR.value,
       'num_processes': _NUM_PROCESSES.value, 'process_id': _PROCESS_ID.value}
   _check_flags(mode, process)
   # `doctor` reports mistakes beside those of other parts.
-  if mode not in ('report', 'doctor'):
+  if mode not in ('report', 'compare', 'doctor'):
     settings.read(_CONFIG.value, None)
   if mode == 'play':
     from atgrpo_jax import play
@@ -112,6 +116,14 @@ def main(argv: list[str]) -> int:
     with (files.disk_errors_as_user_errors(workdir),
           progress.activity(lambda: 'writing the report …')):
       print(f'written to {report_lib.write(workdir)}')
+    return 0
+  if mode == 'compare':
+    with loading:
+      from atgrpo_jax.viewer import compare
+    path = compare.compare(
+        files.as_path(_WORKDIR.value), list(map(files.as_path, argv[1:])),
+        _WATCH.value)
+    print(f'written to {path}')
     return 0
   if mode == 'compile_check':
     config = _CONFIG.value
@@ -195,7 +207,7 @@ def _check_flags(mode: str, process: dict[str, str | int | None]) -> None:
         'such as after.')
   if not _WORKDIR.value and mode not in ('compile_check', 'play'):
     raise errors.UserError('--workdir is missing; see --help.')
-  if mode != 'report' and not _CONFIG.value:
+  if mode not in ('report', 'compare') and not _CONFIG.value:
     raise errors.UserError(
         '--config is missing, and --workdir holds no run with a config; see '
         '--help.')
@@ -245,8 +257,15 @@ def parse_flags(
   """
   parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
   for name in ('config', 'workdir', 'mode'):
-    parser.add_argument(f'--{name}', f'-{name}', nargs='?', default='')
+    parser.add_argument(
+        f'--{name}', f'-{name}', nargs='?', default=[], action='append')
   given, _ = parser.parse_known_args(argv)
+  for name, found in vars(given).items():
+    if len(found) > 1:
+      raise errors.UserError(
+          f'--{name} is given {len(found)} times, as '
+          f'{", ".join(map(str, found))}; give it once.')
+    setattr(given, name, ''.join(filter(None, found)))
   path = (given.config or '').partition(':')[0]
   if path and not pathlib.Path(path).is_file():
     example = pathlib.Path(__file__).parents[1] / path
@@ -256,7 +275,7 @@ def parse_flags(
         f'--config: there is no file {path!r} in {os.getcwd()}; give a config '
         f'such as {example}.')
   if (given.workdir and not path
-      and given.mode not in ('compile_check', 'report')):
+      and given.mode not in ('compile_check', 'report', 'compare')):
     argv = _add_saved_config(argv, given.workdir)
   try:
     rest = values(argv)

@@ -14,11 +14,11 @@ import pathlib
 
 import numpy as np
 
+from atgrpo_jax import statistics
 from configs import depot as depot_config
 from paper import depot
 from paper import records as records_lib
 from paper import rows as rows_lib
-from paper import statistics
 from paper import table as table_lib
 from paper import tables
 
@@ -162,8 +162,8 @@ Of {num} claims, {yes} hold, {no} fail, {undecided} are undecided, and
 A claim says that the first of two rows of our records is higher. It holds if p
 is below 0.05, and fails if the first row is lower with such a p. p is adjusted
 for all {num_p} tests of this page (Holm). It treats seeds as drawn at random,
-and, except on Depot, tasks ([statistics.py](../paper/statistics.py)). A claim
-with fewer than two seeds is not tested. A *pilot* has fewer than five.
+and, except on Depot, tasks ([statistics.py](../atgrpo_jax/statistics.py)). A
+claim with fewer than two seeds is not tested. A *pilot* has fewer than five.
 
 - Numbers are success or return in % of the maximum.
 - † Both rows were trained with earlier rewards. They will be run again.

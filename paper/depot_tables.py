@@ -11,11 +11,11 @@ from matplotlib import figure
 import numpy as np
 import pandas as pd
 
+from atgrpo_jax import statistics
 from configs import depot as depot_config
 from paper import depot
 from paper import records as records_lib
 from paper import rows as rows_lib
-from paper import statistics
 from paper import table as table_lib
 
 _NOTE = (

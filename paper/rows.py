@@ -14,8 +14,8 @@ import pandas as pd
 
 from atgrpo_jax import errors
 from atgrpo_jax import evaluate
+from atgrpo_jax import statistics
 from paper import records as records_lib
-from paper import statistics
 from paper import table as table_lib
 
 # Title -> system, evaluation, and row of the paper's tables 1 and 2. The

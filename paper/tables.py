@@ -13,8 +13,8 @@ all records there. The third writes the tables of existing records again.
 
 Success is the mean over seeds and held-out tasks, with one candidate per prompt
 and no selection. Intervals and p treat seeds and tasks as random, and tasks of
-one kind as one cluster (`paper/statistics.py`). One seed has neither. A row
-with fewer than five seeds is marked as a pilot.
+one kind as one cluster (`atgrpo_jax/statistics.py`). One seed has neither. A
+row with fewer than five seeds is marked as a pilot.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import numpy as np
 import pandas as pd
 
 from atgrpo_jax import errors
+from atgrpo_jax import statistics
 from atgrpo_jax.io import files
 from environments.writing import rewards
 from paper import depot_tables
@@ -39,7 +40,6 @@ from paper import experiments
 from paper import published
 from paper import records as records_lib
 from paper import rows as rows_lib
-from paper import statistics
 from paper import table as table_lib
 
 # Table of an ablation -> title of its AT-GRPO row.

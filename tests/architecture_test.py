@@ -28,7 +28,7 @@ LAYERS = (
         'experiment', 'settings', 'algorithms', 'rollout', 'sampling',
         'learner', 'huggingface', 'model', 'rl', 'io', 'distributed',
         'rules')),
-    'atgrpo_jax.types atgrpo_jax.errors',
+    'atgrpo_jax.types atgrpo_jax.errors atgrpo_jax.statistics',
 )
 _HEIGHTS = {
     name: -depth for depth, names in enumerate(LAYERS)

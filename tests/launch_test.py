@@ -31,6 +31,8 @@ def checkout(tmp_path):
     ('test.sh', '--python', ["''", '3.12']),
     ('test.sh', '--python 3.1', ["'3.1'", 'python3.12']),
     ('slurm.sh', '--workdir w', ['--config']),
+    ('sweep.sh', f'--config {CONFIG} --workdir w', ['seed=0,1,2']),
+    ('sweep.sh', f'--config {CONFIG} --workdir w -- seed', ["'seed'"]),
     ('gpu.sh', '--config configs/no.py:a --workdir w', ["'configs/no.py'"]),
     ('gpu.sh', f'--config {CONFIG} --workdir w --mode replay', ["'replay'"]),
     ('slurm.sh', f'--config {CONFIG} --workdir w --nodes 0', ["'0'"]),
@@ -67,6 +69,23 @@ def test_help(checkout, script):
   result = checkout.run(script, '--help')
   assert result.returncode == 0, result.stderr
   assert result.stdout.startswith(f'Usage: bash launch/{script}')
+
+
+def test_sweep_trains_each_combination_and_compares(checkout):
+  result = checkout.run(
+      'sweep.sh', '--config', CONFIG, '--workdir', 'runs/a b', '--', 'seed=0,1',
+      'optimizer.learning_rate=1e-4', OVERRIDE)
+  assert result.returncode == 0, result.stderr
+  *_, first, second, compared = checkout.calls()
+  folder = checkout.folder / 'runs/a b'
+  names = [f'seed={i},optimizer.learning_rate=1e-4' for i in (0, 1)]
+  assert [first, second] == [
+      f'-m atgrpo_jax.main --config {CONFIG} --workdir {folder / name} '
+      f'{OVERRIDE} --config.seed={i} --config.optimizer.learning_rate=1e-4'
+      for i, name in enumerate(names)]
+  assert compared == (
+      f'-m atgrpo_jax.main --mode compare --workdir {folder / "comparison"} '
+      + ' '.join(str(folder / name) for name in names))
 
 
 def test_installation_is_reused_until_setup_py_changes(checkout):

@@ -60,12 +60,16 @@ def is_key_of(name: str, sections: Sequence[str]) -> bool:
       name == section or name.startswith(section + '.') for section in sections)
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
-  """Hash of all values that determine what a run computes."""
-  flat = {
+def fixed_values(config: Mapping[str, Any]) -> dict[str, Any]:
+  """'section.key' -> value, for all that a resumed run must not change."""
+  return {
       name: value for name, value in flatten(config).items()
       if not is_key_of(name, _MAY_CHANGE)}
-  text = json.dumps(flat, sort_keys=True)
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+  """Hash of all values that determine what a run computes."""
+  text = json.dumps(fixed_values(config), sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -1,19 +1,13 @@
 """The report of a run: one HTML file with numbers, two curves and the trees.
 
   python -m atgrpo_jax.main --mode report --workdir W
-
-The file needs no network. Text written by a run or a model is never markup:
-`static/page.html` escapes it, and the scripts insert the compressed trees as
-text nodes. The content security policy allows only the scripts of the page, by
-their hashes, and no requests.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import gzip
-import hashlib
 import json
 import math
 import pathlib
@@ -27,12 +21,12 @@ from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import provenance
 from atgrpo_jax.io import workdir as workdir_lib
+from atgrpo_jax.viewer import pages
 from atgrpo_jax.viewer import trees
 
 # Maximum size of the embedded trees, compressed. Base64 adds a third.
 _MAX_BYTES = 12 << 20
 
-_STATIC = pathlib.Path(__file__).parent / 'static'
 _SCRIPTS = 'dom', 'tree', 'detail', 'browse'  # In the order of their use.
 
 # Plot -> label -> metric.
@@ -49,18 +43,25 @@ def write(workdir: pathlib.Path) -> pathlib.Path:
 
   Raises UserError if a file of the workdir cannot be read.
   """
-  try:
+  with unreadable_as_user_errors(workdir):
     run = read_run(workdir)
     text = _render(run, trees.read(
         workdir, [it['name'] for it in run['evaluations']], _MAX_BYTES))
+  path = workdir / workdir_lib.REPORT
+  files.write_whole(path, text)
+  return path
+
+
+@contextlib.contextmanager
+def unreadable_as_user_errors(workdir: pathlib.Path) -> Iterator[None]:
+  """Converts the errors of a file with other content than this version's."""
+  try:
+    yield
   except (LookupError, TypeError, jinja2.UndefinedError) as error:
     raise errors.UserError(
         f'{workdir} lacks {errors.one_line(error)}, which a report needs: it '
         'was written by another version. Give a workdir of --mode=train or '
         '--mode=evaluate.') from error
-  path = workdir / workdir_lib.REPORT
-  files.write_whole(path, text)
-  return path
 
 
 # ---- Content ----------------------------------------------------------------
@@ -130,16 +131,15 @@ def _state(
 
 def _plot(
     title: str, metrics: Mapping[str, str],
-    steps: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-  """The lines of metrics over steps, and the limits of the axes."""
-  lines = {label: _line(steps, metric) for label, metric in metrics.items()}
-  values = [value for line in lines.values() for _, value in line]
-  return {
-      'title': title, 'lines': lines, 'last_step': int(steps[-1]['step']),
-      'low': min([0.0, *values]), 'high': max([0.0, *values])}
+    steps: Sequence[Mapping[str, float]]) -> pages.Plot:
+  """The lines of metrics over steps."""
+  last_step = int(steps[-1]['step'])
+  return pages.Plot(title, [
+      pages.Line(label, points(steps, metric))
+      for label, metric in metrics.items()], last_step, f'step {last_step}')
 
 
-def _line(
+def points(
     steps: Sequence[Mapping[str, float]],
     metric: str) -> list[tuple[float, float]]:
   """Points (step, finite value) of a metric.
@@ -163,27 +163,6 @@ def _render(run: Mapping[str, Any], sources: Sequence[trees.Source]) -> str:
       for source in sources]
   chunks = {'sources': gzip.compress(json.dumps(index).encode(), mtime=0)}
   chunks |= {f'trees-{i}': it.chunk for i, it in enumerate(sources)}
-  style = (_STATIC / 'style.css').read_text()
-  scripts = ''.join(
-      (_STATIC / f'{name}.js').read_text() for name in _SCRIPTS)
-  script = f"(() => {{\n'use strict';\n{scripts}}})();\n"
-  environment = jinja2.Environment(
-      autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-      lstrip_blocks=True)
-  environment.filters |= {'base64': _base64, 'number': _number}
-  template = environment.from_string((_STATIC / 'page.html').read_text())
-  return template.render(
-      run=run, chunks=chunks, style=style, script=script,
-      sandbox_of=evaluate.sandbox_of,
-      style_digest=_base64(hashlib.sha256(style.encode()).digest()),
-      script_digest=_base64(hashlib.sha256(script.encode()).digest()))
-
-
-def _base64(data: bytes) -> str:
-  return base64.b64encode(data).decode()
-
-
-def _number(value: float | None) -> str:
-  if value is None or not math.isfinite(value):
-    return '–'
-  return f'{value:.3g}'.replace('-', '−')
+  return pages.render(
+      'report.html', _SCRIPTS, run=run, chunks=chunks,
+      sandbox_of=evaluate.sandbox_of)

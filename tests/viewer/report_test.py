@@ -48,9 +48,10 @@ def test_finished_run(finished):
   assert run['seconds'] == 4 * 3.0
   success, _ = run['plots']
   # A validation is drawn at its step, not at those that repeat it.
-  assert success['lines']['validation (one candidate)'] == [
-      (0, 0.0), (2, 0.2), (4, 0.4)]
-  assert (success['last_step'], success['low']) == (4, 0.0)
+  _, validation = success.lines
+  assert validation.label == 'validation (one candidate)'
+  assert validation.points == [(0, 0.0), (2, 0.2), (4, 0.4)]
+  assert (success.end, success.low) == (4, 0.0)
 
 
 def test_role_with_hardly_any_parsed_answer_is_named(workdir):

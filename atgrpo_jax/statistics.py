@@ -24,7 +24,7 @@ Values that are one number per seed, such as the area under a learning curve,
 are compared by an exact permutation test. At deviations of 5.3 and 0.3 points
 it rejects 10 % with five seeds and 7 % with ten, and 5 % at equal deviations.
 
-Simulations (tests/paper/statistics_test.py has smaller ones; 200 and 1000
+Simulations (tests/statistics_test.py has smaller ones; 200 and 1000
 tasks; 3 and 3, 5 and 5, or 3 and 5 seeds) compare an algorithm with itself:
 
   deviations of seeds     p < 0.05        coverage of 95 % intervals

@@ -10,7 +10,7 @@ from scipy import special
 from scipy import stats
 
 from atgrpo_jax import evaluate
-from paper import statistics
+from atgrpo_jax import statistics
 
 
 def _normal(mean, spread):
