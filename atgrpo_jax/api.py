@@ -143,11 +143,12 @@ class Run:
       raise errors.UserError(
           f'num_samples={num_samples!r}: expected a positive integer.')
     params, step = experiment.trained_params(self.workdir, checkpoint)
-    if temperature is None:
-      temperature = self.config.rollout.temperature
+    sampling = experiment.rollout_sampling
+    if temperature is not None:
+      sampling = {'temperature': temperature}
     runner = dataclasses.replace(
-        experiment.runner(params, step=step, temperature=temperature),
-        environment=_Chat(), seed=seed)
+        experiment.runner(params, step=step, **sampling), environment=_Chat(),
+        seed=seed)
     texts, = runner.play([_completions(runner, role, messages, num_samples)])
     return texts
 

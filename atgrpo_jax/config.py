@@ -49,7 +49,11 @@ _REMAT = {'True': True, 'False': False}
 _AUTO = 'auto'
 # Results kept for the backward pass may take this fraction of a host's memory.
 _MAX_KEPT = 1 / 8
-_POLICY_SECTIONS = ('model', 'lora', 'optimizer')  # Keys of `per_policy`.
+# Section -> its keys that `per_policy` may override; () for all.
+_POLICY_SECTIONS = {
+    'model': (), 'lora': (), 'optimizer': (),
+    'rollout': ('temperature', 'max_new_tokens'),
+    'evaluation': ('temperature', 'top_k', 'top_p')}
 
 
 def build(
@@ -183,7 +187,7 @@ def _learner_spec(
   return policy_lib.LearnerSpec(
       optimizer=policy_lib.OptimizerSpec(**sections.optimizer),
       loss=loss_spec(config.loss),
-      temperature=config.rollout.temperature, dtype=sections.model.dtype,
+      temperature=sections.rollout.temperature, dtype=sections.model.dtype,
       remat=_REMAT.get(sections.model.remat, _AUTO),
       adapter_scale=lora and lora.scale)
 
@@ -221,7 +225,9 @@ def _policy_configs(
     config: ml_collections.ConfigDict,
     names: Sequence[str]) -> dict[str, ml_collections.ConfigDict]:
   """Returns the sections of each policy, after `per_policy`."""
-  shared = {section: dict(config[section]) for section in _POLICY_SECTIONS}
+  shared = {
+      section: {key: config[section][key] for key in keys or config[section]}
+      for section, keys in _POLICY_SECTIONS.items()}
   configs = {name: ml_collections.ConfigDict(shared).lock() for name in names}
   if config.policies == 'lora_per_role':
     for sections in configs.values():
@@ -236,6 +242,11 @@ def _policy_configs(
           f'key, value) with one of the policies {list(names)} and a key of '
           f'{", ".join(_POLICY_SECTIONS)}.') from error
   for sections in configs.values():
+    settings.check_sampling(sections)
+    errors.check_number(
+        'rollout.max_new_tokens', sections.rollout.max_new_tokens, min_value=1,
+        less_than=config.rollout.max_new_tokens + 1,
+        advice=', the limit of all policies plus 1')
     errors.check_choice(
         'model.trained', sections.model.trained, ('all', 'lora', 'none'))
     errors.check_choice('model.dtype', sections.model.dtype, (_AUTO, *DTYPES))

@@ -126,7 +126,8 @@ def evaluate(
       'sampling': {
           'temperature': runner.temperature, 'top_k': runner.top_k,
           'top_p': runner.top_p,
-          'max_new_tokens': runner.max_new_tokens}}
+          'max_new_tokens': runner.max_new_tokens,
+          **({'per_policy': runner.per_policy} if runner.per_policy else {})}}
 
 
 def play_episodes(
@@ -347,10 +348,10 @@ def test(
 def validate(
     experiment: experiment_lib.Experiment, states: experiment_lib.States,
     tasks: Sequence[env_api.Task], step: int) -> dict[str, float]:
-  """Returns metrics of the validation split at the training temperature."""
+  """Returns metrics of the validation split, sampled as in training."""
   runner = experiment.runner(
       experiment_lib.params_of(states), step=step,
-      temperature=experiment.config.rollout.temperature)
+      **experiment.rollout_sampling)
   result = evaluate(runner, tasks)
   values = {
       'validation/step': step,

@@ -229,10 +229,13 @@ class Experiment:
       self, params: Params, *, step: int, temperature: float,
       policy_map: policies_lib.PolicyMap | None = None,
       is_stopped: Callable[[], bool] = lambda: False, top_k: int = 0,
-      top_p: float = 1.0) -> runner_lib.EpisodeRunner:
+      top_p: float = 1.0,
+      per_policy: Mapping[str, Mapping[str, float]] | None = None,
+  ) -> runner_lib.EpisodeRunner:
     """Returns a runner that plays with the policies of a training step.
 
-    `policy_map` replaces that of the run.
+    `policy_map` replaces that of the run. `rollout_sampling` and
+    `evaluation_sampling` are the arguments that say how to sample.
     """
     return runner_lib.EpisodeRunner(
         environment=self.environment,
@@ -245,13 +248,30 @@ class Experiment:
         alpha=self.rollout.alpha,
         keep_truncated=self.config.rollout.keep_truncated,
         step_seconds=self.config.environment.step_seconds, top_k=top_k,
-        top_p=top_p)
+        top_p=top_p, per_policy=per_policy or {})
 
   @property
-  def evaluation_sampling(self) -> dict[str, float]:
+  def rollout_sampling(self) -> dict[str, Any]:
+    """Arguments of `runner` for training and validation."""
+    return {'temperature': self.config.rollout.temperature} | self._per_policy(
+        'rollout.temperature', 'rollout.max_new_tokens')
+
+  @property
+  def evaluation_sampling(self) -> dict[str, Any]:
     """Arguments of `runner` for evaluations."""
-    return {name: self.config.evaluation[name]
-            for name in ('temperature', 'top_k', 'top_p')}
+    names = 'temperature', 'top_k', 'top_p'
+    return {
+        name: self.config.evaluation[name] for name in names
+    } | self._per_policy(
+        'rollout.max_new_tokens', *(f'evaluation.{name}' for name in names))
+
+  def _per_policy(self, *keys: str) -> dict[str, Any]:
+    """The argument `per_policy` of `runner`; empty without such overrides."""
+    found = {}
+    for policy, key, value in self.config.per_policy:
+      if key in keys:
+        found.setdefault(policy, {})[key.partition('.')[2]] = value
+    return {'per_policy': found} if found else {}
 
   @property
   def critic_buckets(self) -> batching.Buckets:

@@ -93,9 +93,9 @@ def warn_of_first_steps(
 class _Rehearsal(runner_lib.EpisodeRunner):
   """A runner without a model."""
 
-  def _engine(self, policy, length, group_size):
+  def _engine(self, role, length, group_size):
     del length
-    key = policy.tokenizer, group_size
+    key = self.policy_of(role).tokenizer, group_size
     if key not in self._engines:
       self._engines[key] = _Replies(*key)
     return self._engines[key]

@@ -100,7 +100,8 @@ def _play_evaluation(
       experiment, workdir, result['step'],
       experiment.tasks(experiment.config.dataset.train))
   sampling = {
-      name: result['sampling'][name] for name in experiment.evaluation_sampling}
+      name: value for name, value in result['sampling'].items()
+      if name != 'max_new_tokens'}
   runner = experiment.runner(
       experiment_lib.params_of(states), step=result['step'],
       policy_map=result['policy_map'], **sampling)

@@ -31,8 +31,8 @@ _MIN_VALUES = {
     'train.completion_tokens': 0, 'train.updates_per_rollout': 1,
     'train.checkpoint_every': 1, 'train.groups_every': 1,
     'train.diagnose_every': 0, 'evaluation.validate_every': 1,
-    'evaluation.num_samples': 1, 'evaluation.num_timed': 0,
-    'evaluation.top_k': 0, 'mesh.fsdp': 0, 'mesh.tensor': 0}
+    'evaluation.num_samples': 1, 'evaluation.num_timed': 0, 'mesh.fsdp': 0,
+    'mesh.tensor': 0}
 _UPDATE_ORDERS = ('mixed', 'last_turn', 'nodes')
 
 
@@ -75,7 +75,7 @@ def rollout_spec(config: ml_collections.ConfigDict) -> spec_lib.RolloutSpec:
 
 def _check_values(config: ml_collections.ConfigDict) -> None:
   """Raises UserError for values that no spec checks."""
-  rollout, train, evaluation = config.rollout, config.train, config.evaluation
+  train = config.train
   errors.check_number(
       'seed', config.seed, min_value=0, less_than=2**32,
       advice='; jax uses seeds modulo 2**32')
@@ -96,13 +96,20 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
         f'train.updates_per_rollout={train.updates_per_rollout} with '
         f'update_order={train.update_order!r}, which makes one update per '
         "turn or node; use 1, or update_order='mixed'.")
+  check_sampling(config)
+
+
+def check_sampling(config: ml_collections.ConfigDict) -> None:
+  """Raises UserError for values that the sampler cannot use."""
   errors.check_number(
-      'rollout.temperature', rollout.temperature, min_value=_MIN_TEMPERATURE,
-      advice='; equal candidates have no advantage')
+      'rollout.temperature', config.rollout.temperature,
+      min_value=_MIN_TEMPERATURE, advice='; equal candidates have no advantage')
+  evaluation = config.evaluation
   if evaluation.temperature:
     errors.check_number(
         'evaluation.temperature', evaluation.temperature,
         min_value=_MIN_TEMPERATURE, advice=', or 0 for greedy decoding')
+  errors.check_number('evaluation.top_k', evaluation.top_k, min_value=0)
   spec_lib.check_fraction('evaluation.top_p', evaluation.top_p)
 
 

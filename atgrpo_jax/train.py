@@ -263,8 +263,7 @@ def rollout(
   """
   params = experiment_lib.params_of(states)
   runner = experiment.runner(
-      params, step=step, is_stopped=is_stopped,
-      temperature=experiment.config.rollout.temperature)
+      params, step=step, is_stopped=is_stopped, **experiment.rollout_sampling)
   with clock.part('algorithm'):
     trees = play_lib.play(
         runner, tasks, experiment.rollout, experiment.bound_critics(params))

@@ -77,7 +77,10 @@ def test_bad_buckets_are_named_without_a_model():
      "extra_terms.*baseline='critic'"),
     (IAC | {'critic.kind': 'none'}, "critic.kind='none'.*'bootstrapped'"),
     ({'model.trained': 'lora', 'lora.alpha': math.nan}, 'lora.alpha=nan'),
-    ({'per_policy': (('other', 'lora.rank', 1),)}, 'per_policy')])
+    ({'per_policy': (('other', 'lora.rank', 1),)}, 'per_policy'),
+    ({'per_policy': (('shared', 'rollout.mode', 'tree'),)}, 'per_policy'),
+    ({'per_policy': (('shared', 'rollout.max_new_tokens', 3),)},
+     'max_new_tokens=3.*below 3')])
 def test_contradiction_is_named(changes, words, echo_folder):
   with pytest.raises(errors.UserError, match=words):
     echo.experiment(echo_folder, **changes).tasks('train')

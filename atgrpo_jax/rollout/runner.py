@@ -107,6 +107,9 @@ class EpisodeRunner:
   step_seconds: float = math.inf  # Of `contract.step_all`.
   top_k: int = 0  # Of `programs.SamplerSpec`.
   top_p: float = 1.0
+  # Policy -> temperature, top_k, top_p or max_new_tokens, if it has its own.
+  per_policy: Mapping[str, Mapping[str, float]] = dataclasses.field(
+      default_factory=dict)
   # True abandons the episodes; checked between chunks.
   is_stopped: Callable[[], bool] = lambda: False
   usage: Usage = dataclasses.field(default_factory=Usage)
@@ -213,9 +216,10 @@ class EpisodeRunner:
       key_ids = np.array([
           self.seed, self.train_step, zlib.crc32(key.task_id.encode()),
           key.turn, zlib.crc32(key.role.encode()), key.branch], np.uint32)
-      self._engine(policy, len(prompt), group_size).add(engine_lib.Request(
+      self._engine(key.role, len(prompt), group_size).add(engine_lib.Request(
           tag=(groups, index, policy.tokenizer), prompt=prompt,
-          key_ids=key_ids, budget=self.max_new_tokens, adapter=policy.adapter))
+          key_ids=key_ids, budget=self._setting(key.role, 'max_new_tokens'),
+          adapter=policy.adapter))
     return PendingSamples(groups)
 
   def step_environments(
@@ -320,18 +324,27 @@ class EpisodeRunner:
         hosts.exchange(self.is_stopped())):
       raise signals.Stopped
 
+  def _setting(self, role: str, name: str) -> Any:
+    """A field of this runner, or the value of the role's policy."""
+    own = self.per_policy.get(self.policy_map[role], {})
+    return own.get(name, getattr(self, name))
+
   def _engine(
-      self, policy: policies_lib.SamplingPolicy, length: int,
-      group_size: int) -> engine_lib.Engine:
-    """The engine for prompts of this length and groups of this size."""
+      self, role: str, length: int, group_size: int) -> engine_lib.Engine:
+    """The engine for a role's prompts of this length and groups of this size.
+
+    Roles that are sampled in the same way share it.
+    """
     length = batching.bucket(length, self.buckets.prompt, 'prompt length')
-    sampled, stop_ids = policy.model, policy.tokenizer.stop_ids
-    key = sampled, stop_ids, length, group_size
+    policy = self.policy_of(role)
+    sampled = policy.model
+    spec = programs.SamplerSpec(
+        group_size=group_size, stop_ids=policy.tokenizer.stop_ids,
+        dtype=sampled.dtype, **{
+            name: self._setting(role, name)
+            for name in ('temperature', 'top_k', 'top_p')})
+    key = sampled, length, spec
     if key not in self._engines:
-      spec = programs.SamplerSpec(
-          group_size=group_size, temperature=self.temperature,
-          stop_ids=stop_ids, dtype=sampled.dtype, top_k=self.top_k,
-          top_p=self.top_p)
       buckets = self.buckets.on(mesh_lib.num_data_shards(sampled.mesh))
       rows = group_size * engine_lib.row_capacity(self.max_new_tokens)
       self._engines[key] = engine_lib.Engine(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
+from atgrpo_jax import evaluate
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import train
 from atgrpo_jax.learner import update
@@ -80,6 +81,40 @@ def test_policies_with_different_models_and_tokenizers(
   for role, prompt in prompts.items():
     assert tokenizers[role].decode(prompt).startswith(role)
   assert not tokenizers['first'].decode(prompts['second']).startswith('second')
+
+
+def test_adapters_are_sampled_and_learn_at_their_own_temperatures(echo_folder):
+  experiment = echo.experiment(
+      echo_folder, policies='lora_per_role', per_policy=(
+          ('first', 'rollout.temperature', 2.0),
+          ('second', 'rollout.temperature', 0.01),
+          ('second', 'rollout.max_new_tokens', 1),
+          ('first', 'evaluation.temperature', 0.0)))
+  states = experiment.initial_states()
+  groups = echo.groups(experiment, states)
+  texts = {
+      role: [{candidate.completion.tobytes() for candidate in group.candidates}
+             for group in groups if group.key.role == role]
+      for role in ('first', 'second')}
+  # A first agent of so high a temperature says many different words.
+  assert min(map(len, texts['first'])) > 4 > max(map(len, texts['second']))
+  assert {len(candidate.completion)
+          for group in groups if group.key.role == 'second'
+          for candidate in group.candidates} == {1}
+  assert experiment.evaluation_sampling['per_policy'] == {
+      'first': {'temperature': 0.0}, 'second': {'max_new_tokens': 1}}
+  result = evaluate.evaluate(experiment.runner(
+      experiment_lib.params_of(states), step=0,
+      **experiment.evaluation_sampling), experiment.tasks('test'))
+  assert result['sampling']['per_policy']['first'] == {'temperature': 0.0}
+  for name, state in states.items():
+    _, updates = update.update_policy(
+        experiment.policies[name], state,
+        [group for group in groups if group.policy == name], num_updates=1,
+        order='mixed', buckets=experiment.buckets,
+        frozen_params=experiment.frozen_params[name], reference=None)
+    if updates.updates:  # Equal words of the second one have no advantage.
+      assert updates.metrics(name)['mismatch'] < 1e-5
 
 
 def test_frozen_policy_acts_but_is_not_saved(echo_folder, tmp_path):
