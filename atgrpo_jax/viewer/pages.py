@@ -45,6 +45,7 @@ class Plot:
   lines: Sequence[Line]
   end: float
   end_label: str
+  style: str = 'group'  # CSS class of the lines, without their number.
 
   @functools.cached_property
   def _values(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file with numbers, two curves and the trees.
+"""The report of a run: one HTML file with numbers, curves and the trees.
 
   python -m atgrpo_jax.main --mode report --workdir W
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import gzip
+import itertools
 import json
 import math
 import pathlib
@@ -36,6 +37,15 @@ _PLOTS = {
         'validation (one candidate)': 'validation/success'},
     'Return': {'rollout': 'return/mean', 'validation': 'validation/return'},
 }
+# Title of a plot -> metric of each role or policy.
+_PLOTS_BY_ROLE = {
+    'Return of the candidates': 'return',
+    'Tokens of a completion': 'length',
+    'Share of parse errors': 'outcome/parse_error',
+    'Share of groups without an advantage': 'zero_advantage',
+    'Share of distinct texts in a group': 'distinct',
+    'Entropy, nats per token': 'entropy',
+    'KL to the policy before the step': 'approx_kl'}
 
 
 def write(workdir: pathlib.Path) -> pathlib.Path:
@@ -98,9 +108,7 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
           for name, value in sorted(workdir_lib.flatten(config).items())},
       'provenance': [
           workdir_lib.flatten(event) for event in provenance.read(workdir)],
-      'plots': [
-          _plot(title, metrics, steps)
-          for title, metrics in _PLOTS.items() if steps]}
+      'plots': _plots(steps) if steps else []}
 
 
 def _algorithm(config: Mapping[str, Any]) -> str:
@@ -129,14 +137,23 @@ def _state(
   return 'running or stopped' if files.is_remote(workdir) else 'stopped'
 
 
-def _plot(
-    title: str, metrics: Mapping[str, str],
-    steps: Sequence[Mapping[str, float]]) -> pages.Plot:
-  """The lines of metrics over steps."""
+def _plots(steps: Sequence[Mapping[str, float]]) -> list[pages.Plot]:
+  """Plots of the team, then of each role and policy."""
+  names = sorted(set(itertools.chain(*steps)))
+  metrics = dict(_PLOTS)
+  for title, metric in _PLOTS_BY_ROLE.items():
+    owners = [name.removesuffix(f'/{metric}') for name in names
+              if name.endswith(f'/{metric}')]
+    metrics[title] = {
+        owner: f'{owner}/{metric}' for owner in owners
+        if owner != 'validation' and '/' not in owner}
   last_step = int(steps[-1]['step'])
-  return pages.Plot(title, [
-      pages.Line(label, points(steps, metric))
-      for label, metric in metrics.items()], last_step, f'step {last_step}')
+  return [
+      pages.Plot(title, [
+          pages.Line(label, points(steps, metric))
+          for label, metric in lines.items()], last_step, f'step {last_step}',
+          style='line' if title in _PLOTS else 'group')
+      for title, lines in metrics.items() if lines]
 
 
 def points(
@@ -145,11 +162,13 @@ def points(
   """Points (step, finite value) of a metric.
 
   The log repeats the last validation in every step, so a validation is placed
-  at the step where it was made.
+  at the step where it was made. An outcome is logged only where it occurs.
   """
+  missing = 0.0 if '/outcome/' in metric else math.nan
   x = 'validation/step' if metric.startswith('validation/') else 'step'
   values = {
-      step[x]: step[metric] for step in steps if math.isfinite(step[metric])}
+      step[x]: step.get(metric, missing) for step in steps
+      if math.isfinite(step.get(metric, missing))}
   return sorted(values.items())
 
 

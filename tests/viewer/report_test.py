@@ -46,7 +46,12 @@ def test_finished_run(finished):
   assert run['algorithm'] == 'AT-GRPO, policies: shared'
   assert run['config']['train.num_steps'] == '4'
   assert run['seconds'] == 4 * 3.0
-  success, _ = run['plots']
+  success, _, *by_role = run['plots']
+  assert [line.label for line in by_role[0].lines] == ['a', 'b']
+  assert [plot.title for plot in by_role] == [
+      'Return of the candidates', 'Tokens of a completion',
+      'Share of parse errors', 'Share of groups without an advantage',
+      'Share of distinct texts in a group']
   # A validation is drawn at its step, not at those that repeat it.
   _, validation = success.lines
   assert validation.label == 'validation (one candidate)'
