@@ -89,6 +89,8 @@ def put_on_slice(
         'prompt_tokens': 1200, 'completion_tokens': 900, 'longest_tokens': 1900,
         # Seconds that a collective takes beside sending its bytes.
         'collective_latency': 5e-6,
+        # Price of a device for an hour; 0 prints no dollars.
+        'dollars_per_hour': 0.0,
         'dimensions': dimensions(size)})
 
 

@@ -42,7 +42,7 @@ def compile_check(config: ml_collections.ConfigDict) -> dict[str, Any]:
   pools = lower.check(run)
   for pool in pools:
     _print_programs(pool, chip, run.config)
-  return _verdict(run, pools, chip)
+  return _verdict(run, pools, chip, len(devices))
 
 
 def _print_programs(pool, chip, config):
@@ -69,8 +69,8 @@ def _print_programs(pool, chip, config):
 
 
 def _verdict(
-    run: lower.Run, pools: Sequence[lower.Pool],
-    chip: fit.Chip) -> dict[str, Any]:
+    run: lower.Run, pools: Sequence[lower.Pool], chip: fit.Chip,
+    num_devices: int) -> dict[str, Any]:
   """Prints and returns whether the largest program fits, and a step's time."""
   largest = lower.largest(pools)
   spare = (chip.memory - largest.total) / _GIB
@@ -91,8 +91,11 @@ def _verdict(
     seconds = max(step_seconds(run, pool, chip) for pool in pools)
     hours = run.config.train.num_steps * seconds / 3600
     verdict |= {'step_seconds': round(seconds, 1), 'hours': round(hours, 1)}
+    dollars = (
+        hours * num_devices * run.config.compile_check.dollars_per_hour)
     print(f'A step takes at least {seconds:.0f} s, and '
-          f'{run.config.train.num_steps} steps {hours:.1f} hours.')
+          f'{run.config.train.num_steps} steps {hours:.1f} hours'
+          + (f', which cost {dollars:,.0f} dollars.' if dollars else '.'))
   return verdict
 
 

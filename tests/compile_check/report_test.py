@@ -19,14 +19,17 @@ def _program(name='decode a', peak=10, **changes):
 
 
 @pytest.mark.parametrize('changes, words', [
-    ({'peak': 10}, ['FITS: 5.75 of 15.75 GiB']),
+    # 150 steps of 36 s are 1.5 hours of 16 chips.
+    ({'peak': 10}, ['FITS: 5.75 of 15.75 GiB', '1.5 hours', '48 dollars']),
     ({'peak': 20}, ['DOES NOT FIT', "'decode a'", '4.25 GiB more']),
     ({'peak': 0, 'refusal': 'RESOURCE_EXHAUSTED: Out of vmem.'},
      ['DOES NOT FIT', "'decode a'", 'Out of vmem.'])])
 def test_verdict(changes, words, monkeypatch, capsys):
   pool = lower.Pool(('a',), 8, 1 << 30, 0, (_program(**changes),))
   config = pod.get_config('topology=v5e:4x4')
-  monkeypatch.setattr(report.targets, 'devices_of', lambda _: ([], CHIP))
+  config.compile_check.dollars_per_hour = 2.0
+  monkeypatch.setattr(
+      report.targets, 'devices_of', lambda _: ([None] * 16, CHIP))
   monkeypatch.setattr(
       lower, 'build', lambda config, *_: lower.Run(config, {}, {}, {}))
   monkeypatch.setattr(lower, 'check', lambda run: [pool])
