@@ -53,25 +53,27 @@ def resolve_folder(name: str) -> pathlib.Path:
   for parent in pathlib.Path.cwd(), _CHECKOUT:
     if name and (parent / folder).is_dir():
       return parent / folder
-  expected = 'expected a model folder or a hub name such as Qwen/Qwen3-0.6B'
-  if folder.parts[:1] == ('models',):
-    near = difflib.get_close_matches(
-        folder.name, [x.name for x in (_CHECKOUT / 'models').glob('*/')])
-    raise errors.UserError(f'{name!r} is not a folder; ' + (
-        f'did you mean models/{near[0]}?' if near else
-        'models/ is in the checkout, not in the installed package.'))
+  near = difflib.get_close_matches(folder.name, [
+      found.name for parent in (pathlib.Path.cwd(), _CHECKOUT)
+      for found in (parent / folder.parent).glob('*/')])
+  expected = 'expected a model folder or a hub name such as Qwen/Qwen3-0.6B.'
   if folder.name in _PACKAGED:
-    expected = f'`python -m models.{folder.name}` makes .cache/{folder.name}'
-  if folder.exists() or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', name):
-    raise errors.UserError(f'{name!r} is not a folder; {expected}.')
+    expected = f'`python -m models.{folder.name}` makes .cache/{folder.name}.'
+  elif near:
+    expected = f'did you mean {folder.parent / near[0]}?'
+  elif folder.parts[:1] == ('models',):
+    expected = 'models/ is in the checkout, not in the installed package.'
+  is_local = folder.exists() or folder.parts[:1] == ('models',)
+  if is_local or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', name):
+    raise errors.UserError(f'{name!r} is not a folder; {expected}')
   try:
     return pathlib.Path(huggingface_hub.snapshot_download(
         name, allow_patterns=_DOWNLOADED))
   except Exception as error:  # Also those of proxies and of hf-xet.
     reason = ' '.join(str(error).split()).rstrip('.')
     raise errors.UserError(
-        f'{name!r} is not a folder and cannot be downloaded ({reason}); '
-        f'{expected}, and a network or a filled cache.') from error
+        f'{name!r} is not a folder, and cannot be downloaded without a network '
+        f'or a filled cache ({reason}); {expected}') from error
 
 
 def _copy(folder: pathlib.Path) -> pathlib.Path:

@@ -73,6 +73,7 @@ def load_params(
   compare(folder, tensors, families.tensor_shapes(config))
   if head is not None and not np.array_equal(
       head[:], tensors[families.EMBEDDING][:]):
+    check_finite(folder, families.HEAD, head[:])  # NaN differs from itself.
     raise errors.UserError(
         f'{folder}: {families.HEAD} differs from {families.EMBEDDING}, but '
         'config.json has tie_word_embeddings=true; set it to false to use '
@@ -212,6 +213,10 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     names = sorted(set(index['weight_map'].values()))
     if any(pathlib.PurePath(name).name != name for name in names):
       raise ValueError('it names files of other folders')
+  if missing := [name for name in names if not (folder / name).exists()]:
+    raise errors.UserError(
+        f'{folder} lacks {", ".join(missing)}, which {_INDEX} names; copy or '
+        'download the folder again.')
   return [folder / name for name in names]
 
 

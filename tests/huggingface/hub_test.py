@@ -47,6 +47,7 @@ def test_base_models_have_a_hub_name_or_an_absolute_path(folder, expected):
 @pytest.mark.parametrize('name, words', [
     ('Qwen/Qwen3-0.7B', 'cannot be downloaded'), ('na no/x', 'expected'),
     ('models/nanoo', 'did you mean models/nano?'),
+    ('tests/golden', 'did you mean tests/goldens?'),
     ('models/x', 'in the checkout'),
     ('.cache/smollm2', 'python -m models.smollm2')])
 def test_other_names_are_refused(name, words, monkeypatch):
@@ -61,7 +62,7 @@ def test_an_error_of_a_proxy_is_a_failed_download(monkeypatch):
     raise Exception('403 Forbidden')  # As httpx2's, which is no OSError.
 
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', fail)
-  with pytest.raises(errors.UserError, match='downloaded .403 Forbidden'):
+  with pytest.raises(errors.UserError, match='cache .403 Forbidden'):
     hub.resolve_folder('Qwen/Qwen3-0.7B')
 
 

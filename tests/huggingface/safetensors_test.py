@@ -80,9 +80,15 @@ def test_redundant_heads_and_unlisted_files_are_ignored(tmp_path):
   _edit(folder, lambda tensors: tensors['lm_head.weight'].__iadd__(1))
   with pytest.raises(errors.UserError, match='lm_head.weight differs from'):
     _load(folder)
+  _edit(folder, lambda tensors: tensors['lm_head.weight'].fill(np.nan))
+  with pytest.raises(errors.UserError, match='lm_head.weight holds NaN'):
+    _load(folder)
   folder = shutil.copytree(GOLDENS / 'qwen3_sharded', tmp_path / 'sharded')
   (folder / 'adapter.safetensors').write_bytes(b'not listed in the index')
   _load(folder)
+  (listed := next(folder.glob('model-*'))).unlink()
+  with pytest.raises(errors.UserError, match=f'lacks {listed.name}, which'):
+    _load(folder)
 
 
 def _misfit(tensors):
