@@ -40,7 +40,8 @@ jobs. Folders are relative to the checkout.
                   'bash launch/tpu_pod.sh --name POD --zone ZONE --mode {mode}
                   --config {config} --workdir {workdir} -- {overrides}'
   --dry-run       print the commands, which name all paths, but run none; for
-                  nano with the minutes of the recorded trainings
+                  nano with the minutes of the recorded trainings; in a new
+                  checkout only the commands that install atgrpo_jax
   --help          print this
 EOF
 }
@@ -54,10 +55,15 @@ if [[ " $* " == *[=\ ]coder-0.5b\ * ]]; then
   extras+=,gguf,maths
   export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-1}"
 fi
+if [[ " $* " == *' --dry-run '* ]]; then dry_run=true; fi
 ensure_installed "$extras"
+if "$dry_run" &&
+  ! "$VENV/bin/python" -m pip show --quiet atgrpo_jax &> /dev/null; then
+  stop 'the jobs can be listed after these commands, which install atgrpo_jax'
+fi
 tune_for_cpu
 cd "$ROOT"
-if [[ "$extras" != paper && " $* " != *' --dry-run '* ]]; then
+if [[ "$extras" != paper ]] && ! "$dry_run"; then
   "$VENV/bin/python" -m models.qwen25_coder --out .cache/qwen25_coder
   fetch_humaneval
 fi

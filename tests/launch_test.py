@@ -71,6 +71,13 @@ def test_help(checkout, script):
   assert result.stdout.startswith(f'Usage: bash launch/{script}')
 
 
+def test_dry_run_of_the_paper_installs_nothing(checkout):
+  result = checkout.run('paper.sh', '--dry-run')
+  checkout_lib.assert_stops_with(result, 'install atgrpo_jax')
+  assert 'pip install' in result.stdout
+  assert not (checkout.root / '.venv').exists()
+
+
 def test_sweep_trains_each_combination_and_compares(checkout):
   result = checkout.run(
       'sweep.sh', '--config', CONFIG, '--workdir', 'runs/a b', '--', 'seed=0,1',
