@@ -25,6 +25,7 @@ from atgrpo_jax import train as train_lib
 from atgrpo_jax import types
 from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
+from atgrpo_jax.io import progress
 from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import workers as workers_lib
@@ -62,6 +63,7 @@ class Run:
     self._processes = contextlib.ExitStack()
 
   def __enter__(self) -> Run:
+    self._processes.enter_context(progress.watching())
     if self._executor is None:
       workers = self._processes.enter_context(workers_lib.Workers(
           self.config.environment.num_workers,

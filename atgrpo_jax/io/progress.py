@@ -1,7 +1,6 @@
 """Says what the program is doing if the terminal has been silent for seconds.
 
-Only the command line calls `watch`; otherwise activities print nothing, and
-nothing is copied.
+Unless the program is watched, activities print nothing, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -73,6 +72,19 @@ def watch() -> None:
   threading.Thread(target=speak, daemon=True).start()
 
 
+@contextlib.contextmanager
+def watching() -> Iterator[None]:
+  """Watches the body, unless the program is watched already."""
+  stdout = sys.stdout
+  if not isinstance(stdout, _Stdout):
+    watch()
+    watch_compilations()
+  try:
+    yield
+  finally:
+    sys.stdout = stdout
+
+
 def copy_to(path: pathlib.Path) -> None:
   """Appends what the program has printed and will print to a local file."""
   if isinstance(sys.stdout, _Stdout) and not files.is_remote(path):
@@ -89,8 +101,9 @@ def print_error(text: str) -> None:
       print(text, file=sys.stdout.copy)
 
 
+@functools.cache
 def watch_compilations() -> None:
-  """Makes each compilation of jax an activity."""
+  """Makes each compilation of jax an activity, from the first call on."""
   import jax  # Here, because `watch` must not wait for it.
   compiling = {}  # Thread -> its activity.
 

@@ -5,8 +5,10 @@ import time
 
 import jax
 
+from atgrpo_jax import api
 from atgrpo_jax.io import metrics
 from atgrpo_jax.io import progress
+from tests import echo
 from tests.rollout import scripted
 
 
@@ -19,6 +21,7 @@ def _watch(monkeypatch):
   monkeypatch.setattr(progress, '_SILENT_SECONDS', 0.2)
   monkeypatch.setattr(progress, '_activities', [])
   monkeypatch.setattr(sys, 'stdout', sys.stdout)  # Ends the thread.
+  progress.watch_compilations.cache_clear()
   progress.watch()
   progress.watch_compilations()
   return listeners
@@ -86,6 +89,17 @@ def test_sampling_counts_episodes_and_tokens(monkeypatch, capsys):
 
   runner.play([episode(1), episode(2)])
   assert seen == ['sampling: 1 of 2 episodes, 1,234 tokens']
+
+
+def test_a_run_of_a_script_is_watched_until_it_ends(monkeypatch, capsys):
+  monkeypatch.setattr(progress, '_SILENT_SECONDS', 0.2)
+  before = sys.stdout
+  with api.Run(echo.get_config(), 'unused', executor=object()):
+    with progress.activity(lambda: 'busy'):
+      assert _lines(capsys, 1) == ['busy']
+    with progress.watching():  # Already watched.
+      assert sys.stdout is not before
+  assert sys.stdout is before
 
 
 def test_what_is_printed_is_copied_from_the_start(
