@@ -352,6 +352,9 @@ def _prepared_builder(
       # tensorflow-datasets renames a temporary folder. If two processes wrote
       # the data set, the second rename would fail.
       fcntl.flock(lock, fcntl.LOCK_EX)
+      # They speak of a download of unknown size, where nothing is downloaded.
+      builder._log_download_bytes = builder._log_download_done = lambda: None
+      print(f'making the data set {name} in {builder.data_dir}', flush=True)
       builder.download_and_prepare()
   # Another process may have written the data during the wait for the lock.
   builder = open_builder()
