@@ -311,6 +311,7 @@ def render(
       measure: make_rows(groups, measure) for measure in ('success', 'return')}
   return pages.render(
       'compare.html', groups=groups, differing=differing,
+      letters=[group.label.partition(':')[0] for group in groups],
       plots=make_plots(groups), problems=[*problems, *tables['success'][1]],
       tables={name: rows for name, (rows, _) in tables.items() if rows},
       refresh_seconds=_SECONDS if refreshes else None)
