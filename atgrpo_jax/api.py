@@ -147,7 +147,10 @@ class Run:
     params, step = experiment.trained_params(self.workdir, checkpoint)
     sampling = experiment.rollout_sampling
     if temperature is not None:
-      sampling = {'temperature': temperature}
+      own = sampling.get('per_policy', {}).items()
+      sampling = {'temperature': temperature, 'per_policy': {
+          policy: values | {'temperature': temperature}
+          for policy, values in own}}
     runner = dataclasses.replace(
         experiment.runner(params, step=step, **sampling), environment=_Chat(),
         seed=seed)

@@ -54,6 +54,9 @@ _POLICY_SECTIONS = {
     'model': (), 'lora': (), 'optimizer': (),
     'rollout': ('temperature', 'max_new_tokens'),
     'evaluation': ('temperature', 'top_k', 'top_p')}
+_SAMPLING = [
+    f'{section}.{key}'
+    for section, keys in _POLICY_SECTIONS.items() for key in keys]
 
 
 def build(
@@ -235,18 +238,22 @@ def _policy_configs(
   for item in config.per_policy:
     try:
       name, key, value = item
-      configs[name].update_from_flattened_dict({key: value})
+      section, _, key = key.partition('.')
+      configs[name][section][key] = value
     except (LookupError, TypeError, ValueError, AttributeError) as error:
       raise errors.UserError(
           f'per_policy: {item!r} ({errors.one_line(error)}): expected (policy, '
           f'key, value) with one of the policies {list(names)} and a key of '
-          f'{", ".join(_POLICY_SECTIONS)}.') from error
-  for sections in configs.values():
-    settings.check_sampling(sections)
-    errors.check_number(
-        'rollout.max_new_tokens', sections.rollout.max_new_tokens, min_value=1,
-        less_than=config.rollout.max_new_tokens + 1,
-        advice=', the limit of all policies plus 1')
+          f'model, lora or optimizer, or {", ".join(_SAMPLING)}.') from error
+  for name, sections in configs.items():
+    try:
+      settings.check_sampling(sections)
+      errors.check_number(
+          'rollout.max_new_tokens', sections.rollout.max_new_tokens,
+          min_value=1, less_than=config.rollout.max_new_tokens + 1,
+          advice=', the limit of all policies plus 1')
+    except errors.UserError as error:
+      raise errors.UserError(f'per_policy of {name!r}: {error}') from error
     errors.check_choice(
         'model.trained', sections.model.trained, ('all', 'lora', 'none'))
     errors.check_choice('model.dtype', sections.model.dtype, (_AUTO, *DTYPES))

@@ -120,9 +120,11 @@ def main(argv: list[str]) -> int:
   if mode == 'compare':
     with loading:
       from atgrpo_jax.viewer import compare
-    path = compare.compare(
-        files.as_path(_WORKDIR.value), list(map(files.as_path, argv[1:])),
-        _WATCH.value)
+    workdir = files.as_path(_WORKDIR.value)
+    with files.disk_errors_as_user_errors(workdir):
+      path = compare.compare(
+          workdir, [files.as_path(run, 'a run') for run in argv[1:]],
+          _WATCH.value)
     print(f'written to {path}')
     return 0
   if mode == 'compile_check':

@@ -105,7 +105,7 @@ def check_sampling(config: ml_collections.ConfigDict) -> None:
       'rollout.temperature', config.rollout.temperature,
       min_value=_MIN_TEMPERATURE, advice='; equal candidates have no advantage')
   evaluation = config.evaluation
-  if evaluation.temperature:
+  if evaluation.temperature != 0:
     errors.check_number(
         'evaluation.temperature', evaluation.temperature,
         min_value=_MIN_TEMPERATURE, advice=', or 0 for greedy decoding')

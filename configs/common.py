@@ -290,10 +290,10 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.policies = 'shared'
   # Any other assignment: a (role, policy) pair for each role.
   c.policy_map = ()
-  # (policy, key, value) overrides of model, lora and optimizer, of
-  # rollout.temperature and a smaller rollout.max_new_tokens, and of the
-  # evaluation's temperature, top_k and top_p, such as
-  # (('tool', 'model.trained', 'none'), ('tool', 'rollout.temperature', 0.6)).
+  # (policy, key, value) overrides, such as
+  # (('tool', 'model.trained', 'none'),). Keys are all of model, lora and
+  # optimizer; rollout.temperature and rollout.max_new_tokens, at most that of
+  # the run; and the temperature, top_k and top_p of the evaluation.
   c.per_policy = ()
 
   c.model = config_dict.ConfigDict()

@@ -79,6 +79,10 @@ def test_bad_buckets_are_named_without_a_model():
     ({'model.trained': 'lora', 'lora.alpha': math.nan}, 'lora.alpha=nan'),
     ({'per_policy': (('other', 'lora.rank', 1),)}, 'per_policy'),
     ({'per_policy': (('shared', 'rollout.mode', 'tree'),)}, 'per_policy'),
+    ({'per_policy': (('shared', 'rollout', {'temperature': 0.5}),)},
+     'per_policy'),
+    ({'per_policy': (('shared', 'evaluation.top_p', None),)},
+     "of 'shared': evaluation.top_p"),
     ({'per_policy': (('shared', 'rollout.max_new_tokens', 3),)},
      'max_new_tokens=3.*below 3')])
 def test_contradiction_is_named(changes, words, echo_folder):

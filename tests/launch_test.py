@@ -33,6 +33,9 @@ def checkout(tmp_path):
     ('slurm.sh', '--workdir w', ['--config']),
     ('sweep.sh', f'--config {CONFIG} --workdir w', ['seed=0,1,2']),
     ('sweep.sh', f'--config {CONFIG} --workdir w -- seed', ["'seed'"]),
+    ('sweep.sh', f'--config {CONFIG} --workdir w -- seed=1,1', ['twice']),
+    ('sweep.sh', f'--config {CONFIG} --workdir w -- "a.b1=(1,2)"', ["'a.b1="]),
+    ('sweep.sh', f'--config {CONFIG} --workdir gs://b/x -- seed=1', ['local']),
     ('gpu.sh', '--config configs/no.py:a --workdir w', ["'configs/no.py'"]),
     ('gpu.sh', f'--config {CONFIG} --workdir w --mode replay', ["'replay'"]),
     ('slurm.sh', f'--config {CONFIG} --workdir w --nodes 0', ["'0'"]),
@@ -83,11 +86,12 @@ def test_sweep_trains_each_combination_and_compares(checkout):
       'sweep.sh', '--config', CONFIG, '--workdir', 'runs/a b', '--', 'seed=0,1',
       'optimizer.learning_rate=1e-4', OVERRIDE)
   assert result.returncode == 0, result.stderr
-  *_, first, second, compared = checkout.calls()
+  *_, check, first, second, compared = checkout.calls()
+  assert '--check' in check
   folder = checkout.folder / 'runs/a b'
   names = [f'seed={i},optimizer.learning_rate=1e-4' for i in (0, 1)]
   assert [first, second] == [
-      f'-m atgrpo_jax.main --config {CONFIG} --workdir {folder / name} '
+      f'-m atgrpo_jax.main --workdir {folder / name} --config {CONFIG} '
       f'{OVERRIDE} --config.seed={i} --config.optimizer.learning_rate=1e-4'
       for i, name in enumerate(names)]
   assert compared == (

@@ -36,7 +36,7 @@ SELECTIONS = {
 
 def check_fraction(name: str, value: float) -> None:
   """Raises UserError unless a value is from 0 to 1."""
-  if not 0 <= value <= 1:
+  if not (isinstance(value, (int, float)) and 0 <= value <= 1):
     raise errors.UserError(f'{name}={value}: expected a number from 0 to 1.')
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import ml_collections
 
+from atgrpo_jax import errors
 from atgrpo_jax.compile_check import lower
 from atgrpo_jax.compile_check import targets
 from atgrpo_jax.distributed import fit
@@ -33,6 +34,9 @@ _GIB = 2**30
 
 def compile_check(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """Prints and returns whether the run fits `compile_check.topology`."""
+  errors.check_number(
+      'compile_check.dollars_per_hour', config.compile_check.dollars_per_hour,
+      min_value=0)
   devices, chip = targets.devices_of(config.compile_check.topology)
   try:
     run = lower.build(config, devices, chip)
@@ -95,7 +99,7 @@ def _verdict(
         hours * num_devices * run.config.compile_check.dollars_per_hour)
     print(f'A step takes at least {seconds:.0f} s, and '
           f'{run.config.train.num_steps} steps {hours:.1f} hours'
-          + (f', which cost {dollars:,.0f} dollars.' if dollars else '.'))
+          + (f', which cost {dollars:,.2f} dollars.' if dollars else '.'))
   return verdict
 
 

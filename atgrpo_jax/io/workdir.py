@@ -62,9 +62,14 @@ def is_key_of(name: str, sections: Sequence[str]) -> bool:
 
 def fixed_values(config: Mapping[str, Any]) -> dict[str, Any]:
   """'section.key' -> value, for all that a resumed run must not change."""
-  return {
+  values = {
       name: value for name, value in flatten(config).items()
       if not is_key_of(name, _MAY_CHANGE)}
+  if 'per_policy' in values:
+    values['per_policy'] = [
+        item for item in values['per_policy']
+        if not is_key_of(item[1], _MAY_CHANGE)]
+  return values
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -96,10 +101,8 @@ def check_config(
           f'{workdir} is not empty and holds no config.json, so it is not a '
           'workdir; choose another --workdir.')
     return False
-  changes = {
-      name: values
-      for name, values in changed_keys(read_config(workdir), config).items()
-      if not is_key_of(name, _MAY_CHANGE)}
+  changes = changed_keys(
+      fixed_values(read_config(workdir)), fixed_values(config))
   if changes:
     listed = '; '.join(
         f'{name} was {before!r}, is now {after!r}'

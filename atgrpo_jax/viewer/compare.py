@@ -2,8 +2,9 @@
 
   python -m atgrpo_jax.main --mode compare --workdir runs/compare runs/a runs/b
 
-Runs form a group if they differ only in the seed and in keys that a resumed
-run may change. A run that cannot be read is left out and named.
+Runs form a group if their configs differ only in the seed and in keys that a
+resumed run may change, other than the length of the training. A run that cannot
+be read is left out and named.
 """
 
 from __future__ import annotations
@@ -49,15 +50,8 @@ class Run:
   seed: int
   values: Mapping[str, str]  # Config key -> JSON, without the seed.
   metrics: Sequence[Mapping[str, float]]  # Of each step.
-  # Name -> result of `evaluate.evaluate`.
-  evaluations: Mapping[str, Mapping[str, Any]]
-
-  @property
-  def final(self) -> Mapping[str, Any] | None:
-    """The evaluation after training, or the only one if nothing was trained."""
-    if self.metrics or len(self.evaluations) != 1:
-      return self.evaluations.get('after')
-    return next(iter(self.evaluations.values()))
+  before: Mapping[str, Any] | None  # The evaluation before a training.
+  final: Mapping[str, Any] | str  # The last evaluation, or why there is none.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,21 +84,29 @@ def compare(
     watch: bool = False) -> pathlib.Path:
   """Writes `compare.html` into `folder`; returns its path.
 
-  With `watch`, the page is written again until no run is running, and the
-  browser reloads it.
+  With `watch`, the page is written again until no run is running or Ctrl-C, and
+  the browser reloads it.
 
   Raises UserError if no run can be read.
   """
+  path, printed = folder / PAGE, set()
   while True:
     runs, problems = read(workdirs)
-    is_running = any(run.state.startswith('running') for run in runs)
-    path = folder / PAGE
+    is_running = watch and any(run.state == 'running' for run in runs)
+    text, problems = render(runs, problems, is_running)
     files.make_folder(folder)
-    files.write_whole(path, render(runs, problems, is_running and watch))
-    if not (is_running and watch):
+    files.write_whole(path, text)
+    for problem in problems:
+      if problem not in printed:
+        print(f'warning: {problem}')
+    printed |= {*problems}
+    if not is_running:
       return path
     print(f'{path}: written at {time.strftime("%H:%M:%S")}', flush=True)
-    time.sleep(_SECONDS)
+    try:
+      time.sleep(_SECONDS)
+    except KeyboardInterrupt:
+      return path
 
 
 def read(
@@ -118,12 +120,16 @@ def read(
     except errors.UserError as error:
       problems.append(f'{workdir} is left out. {error}')
       continue
-    same = known.setdefault((json.dumps(run.values), run.seed), workdir)
-    if same != workdir:
-      problems.append(
-          f'{workdir} is left out: it has the config and the seed of {same}.')
-    else:
+    key = json.dumps(run.values), run.seed
+    if key not in known:
+      known[key] = workdir
       runs.append(run)
+    elif known[key].resolve() == workdir.resolve():
+      problems.append(f'{workdir} is given twice.')
+    else:
+      problems.append(
+          f'{workdir} is left out: it has the seed of {known[key]}, and its '
+          'config but for keys that a resumed run may change.')
   if not runs:
     raise errors.UserError(' '.join(problems) or (
         '--mode=compare: no run is given; name their workdirs after the flags, '
@@ -134,17 +140,26 @@ def read(
 def _read_run(workdir: pathlib.Path) -> Run:
   content = report.read_run(workdir)
   config = workdir_lib.read_config(workdir)
-  values = workdir_lib.fixed_values(config)
-  # A limit in tokens may depend on the seed.
-  values['train.num_steps'] = config['train']['num_steps']
-  seed = values.pop('seed')
   evaluations = {it['name']: it for it in content['evaluations']}
-  for it in evaluations.values():
-    _measures(it)  # Raises LookupError if it is damaged.
+  num_steps, before = content['steps'], evaluations.get('before')
+  values = workdir_lib.fixed_values(config) | {
+      f'train.{key}': config['train'][key]
+      for key in ('num_steps', 'completion_tokens')}
+  seed = values.pop('seed')
+  if num_steps or before:
+    values['mode'], final = 'train', evaluations.get('after')
+    if final is None or final['step'] != num_steps:
+      final = f'{workdir} has no evaluation after its last step yet.'
+  elif len(evaluations) == 1:
+    values['mode'], (final,) = 'evaluate', evaluations.values()
+  else:
+    values['mode'], final = 'evaluate', (
+        f'{workdir} has no training and {len(evaluations)} evaluations; '
+        'expected one.')
   return Run(
       str(workdir), content['state'], seed,
       {key: json.dumps(value) for key, value in sorted(values.items())},
-      metrics_lib.read(workdir) if content['steps'] else [], evaluations)
+      metrics_lib.read(workdir) if num_steps else [], before, final)
 
 
 def make_groups(
@@ -219,70 +234,71 @@ def _points(
   points = report.points(steps, metric)
   if axis == 'steps':
     return points
-  tokens = np.cumsum([0, *(step['budget/completion_tokens'] for step in steps)])
-  return [(tokens[int(step)], value) for step, value in points]
+  totals = itertools.accumulate(
+      step['budget/completion_tokens'] for step in steps)
+  tokens = {0: 0} | dict(zip((step['step'] for step in steps), totals))
+  return [(tokens[x], value) for x, value in points if x in tokens]
 
 
 # ---- Held-out tasks ---------------------------------------------------------
 
 
-def _measures(evaluation: Mapping[str, Any]) -> dict[str, list[float]]:
-  """Measure -> its value for each task; the return only if it is from 0 to 1.
+def make_tables(
+    groups: Sequence[Group]) -> tuple[dict[str, list[Row]], list[str]]:
+  """Measure -> rows, and a sentence for each run that is left out.
 
-  Raises ValueError if a task has failed for a reason outside the model.
+  The measures are the success and, if all returns are from 0 to 1, the return.
   """
-  measures = {'success': [float(x == '1') for x in evaluation['successes']]}
-  returns = evaluation['returns']
-  if (evaluate.FAILED not in evaluation['successes']
-      and returns != measures['success']
-      and all(0 <= value <= 1 for value in returns)):
-    measures['return'] = returns
-  return measures
+  compared, problems = _comparable(groups)
+  found = list(itertools.chain(*compared.values()))
+  if not found:
+    return {}, problems
+  returns = [run.final['returns'] for run in found]
+  measures = {'success': ('success', lambda it: [
+      float(x == '1') for x in it['successes']])}
+  if (returns != [measures['success'][1](run.final) for run in found]
+      and all(0 <= x <= 1 for x in itertools.chain(*returns))):
+    measures['return'] = 'mean_return', lambda it: it['returns']
+  tables, clusters = {}, found[0].final['clusters']
+  for measure, (mean, per_task) in measures.items():
+    rows = []
+    for label, runs in compared.items():
+      values = np.array([per_task(run.final) for run in runs])
+      before = [run.before[mean] for run in runs if run.before]
+      rows.append(Row(
+          label, values, float(np.mean(before)) if before else None,
+          statistics.interval(values, clusters) if len(runs) > 1 else None))
+    tables[measure] = _with_p(rows, clusters)
+  return tables, problems
 
 
-def _conditions(evaluation: Mapping[str, Any]) -> tuple[str, ...]:
-  """What two evaluations must have in common to be compared."""
-  return (
-      evaluation['split_hash'], json.dumps(evaluation['sampling']),
-      evaluate.sandbox_of(evaluation))
-
-
-def make_rows(
-    groups: Sequence[Group],
-    measure: str) -> tuple[list[Row], list[str]]:
-  """Rows of a table, and a sentence for each run that is left out of it."""
-  rows, problems, conditions, clusters = [], [], None, ()
+def _comparable(
+    groups: Sequence[Group]) -> tuple[dict[str, list[Run]], list[str]]:
+  """Label of a group -> its runs with the same tasks, sampling and sandbox."""
+  compared, problems, conditions, level = {}, [], None, ''
   for group in groups:
-    values, before = [], []
     for run in group.runs:
-      if run.final is None:
-        problems.append(f'{run.name} has no final evaluation yet.')
+      if isinstance(run.final, str):
+        problems.append(run.final)
         continue
       if evaluate.FAILED in run.final['successes']:
         problems.append(
             f'{run.name} is left out of the table: tasks of its evaluation '
             'failed for reasons outside the model.')
         continue
-      if conditions is None:
-        conditions, clusters = _conditions(run.final), run.final['clusters']
-      if _conditions(run.final) != conditions:
+      found = run.final['split_hash'], run.final['sampling']
+      conditions = conditions or found
+      # A run of which no program ran fits every level.
+      found_level = evaluate.sandbox_of(run.final)
+      level = level or found_level
+      if found != conditions or found_level not in ('', level):
         problems.append(
             f'{run.name} is left out of the table: it was evaluated on other '
             'tasks, with another sampling or in another sandbox than the '
             'first run.')
         continue
-      if measure not in (found := _measures(run.final)):
-        continue
-      values.append(found[measure])
-      if 'before' in run.evaluations and run.metrics:
-        first = _measures(run.evaluations['before'])
-        before += first.get(measure, [])
-    if values:
-      array = np.array(values)
-      rows.append(Row(
-          group.label, array, float(np.mean(before)) if before else None,
-          statistics.interval(array, clusters) if len(array) > 1 else None))
-  return _with_p(rows, clusters), problems
+      compared.setdefault(group.label, []).append(run)
+  return compared, problems
 
 
 def _with_p(rows: Sequence[Row], clusters: Sequence[int]) -> list[Row]:
@@ -304,14 +320,19 @@ def _with_p(rows: Sequence[Row], clusters: Sequence[int]) -> list[Row]:
 
 
 def render(
-    runs: Sequence[Run], problems: Sequence[str], refreshes: bool) -> str:
-  """The text of the page."""
+    runs: Sequence[Run], problems: Sequence[str],
+    refreshes: bool) -> tuple[str, list[str]]:
+  """The text of the page, and all problems."""
   groups, differing = make_groups(runs)
-  tables = {
-      measure: make_rows(groups, measure) for measure in ('success', 'return')}
+  tables, more = make_tables(groups)
+  problems = [*problems, *more]
   return pages.render(
       'compare.html', groups=groups, differing=differing,
-      letters=[group.label.partition(':')[0] for group in groups],
-      plots=make_plots(groups), problems=[*problems, *tables['success'][1]],
-      tables={name: rows for name, (rows, _) in tables.items() if rows},
-      refresh_seconds=_SECONDS if refreshes else None)
+      letters=[letter_of(group) for group in groups],
+      plots=make_plots(groups), problems=problems, tables=tables,
+      letter_of=letter_of, refresh_seconds=_SECONDS if refreshes else None
+  ), problems
+
+
+def letter_of(labelled: Group | Row) -> str:
+  return labelled.label.partition(':')[0]

@@ -142,8 +142,10 @@ def _plots(steps: Sequence[Mapping[str, float]]) -> list[pages.Plot]:
   names = sorted(set(itertools.chain(*steps)))
   metrics = dict(_PLOTS)
   for title, metric in _PLOTS_BY_ROLE.items():
-    owners = [name.removesuffix(f'/{metric}') for name in names
-              if name.endswith(f'/{metric}')]
+    # A role without parse errors does not log them.
+    logged = 'return' if metric.startswith('outcome/') else metric
+    owners = [name.removesuffix(f'/{logged}') for name in names
+              if name.endswith(f'/{logged}')]
     metrics[title] = {
         owner: f'{owner}/{metric}' for owner in owners
         if owner != 'validation' and '/' not in owner}

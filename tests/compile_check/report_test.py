@@ -20,7 +20,7 @@ def _program(name='decode a', peak=10, **changes):
 
 @pytest.mark.parametrize('changes, words', [
     # 150 steps of 36 s are 1.5 hours of 16 chips.
-    ({'peak': 10}, ['FITS: 5.75 of 15.75 GiB', '1.5 hours', '48 dollars']),
+    ({'peak': 10}, ['FITS: 5.75 of 15.75 GiB', '1.5 hours', '48.00 dollars']),
     ({'peak': 20}, ['DOES NOT FIT', "'decode a'", '4.25 GiB more']),
     ({'peak': 0, 'refusal': 'RESOURCE_EXHAUSTED: Out of vmem.'},
      ['DOES NOT FIT', "'decode a'", 'Out of vmem.'])])

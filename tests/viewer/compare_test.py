@@ -56,8 +56,10 @@ def test_table_has_the_statistics_of_the_paper(workdirs):
   assert [group.label for group in groups] == [
       'A: policies="small"', 'B: policies="large"']
   assert differing == {'policies': ['"small"', '"large"']}
-  (small, large), problems = compare.make_rows(groups, 'success')
+  tables, problems = compare.make_tables(groups)
+  small, large = tables['success']
   assert not problems and small.is_pilot and small.p is None
+  assert 'return' not in tables  # It equals the success of each task.
   values = [
       np.array([[float(x) for x in seed] for seed in SUCCESSES[group]])
       for group in SUCCESSES]
@@ -92,12 +94,48 @@ def test_run_with_other_tasks_or_an_equal_seed_is_left_out(workdirs, tmp_path):
   other = shutil.copytree(workdirs[1], tmp_path / 'other')
   _change(other / 'evals/after.json', lambda it: it.update(split_hash='x'))
   again = shutil.copytree(workdirs[0], tmp_path / 'again')
-  found, problems = compare.read([workdirs[0], other, again])
-  assert 'the config and the seed of' in problems[0]
-  (row,), problems = compare.make_rows(
-      compare.make_groups(found)[0], 'success')
+  found, problems = compare.read([workdirs[0], other, again, workdirs[0]])
+  assert 'it has the seed of' in problems[0] and 'twice' in problems[1]
+  tables, problems = compare.make_tables(compare.make_groups(found)[0])
+  row, = tables['success']
   assert len(row.values) == 1 and row.interval is None
   assert 'evaluated on other tasks' in problems[0]
+
+
+def test_no_seed_is_left_out_for_its_result(workdirs, tmp_path):
+  """A collapsed team runs no program, and its return is its success."""
+  found = []
+  for seed, (returns, num_programs) in enumerate((
+      ([0.0] * 4, 0), ([1.0, 0.5, 0.0, 0.0], 9), ([1.0, 0.5, 0.5, 0.0], 9))):
+    workdir = shutil.copytree(workdirs[seed], tmp_path / str(seed))
+    successes = ''.join('01'[x == 1] for x in returns)
+    _change(workdir / 'evals/after.json', lambda it: it.update(
+        returns=returns, successes=successes, success=successes.count('1') / 4,
+        sandbox='kernel', budget=it['budget'] | {'program_runs': num_programs}))
+    found.append(workdir)
+  tables, problems = compare.make_tables(
+      compare.make_groups(compare.read(found)[0])[0])
+  assert not problems
+  assert [len(rows[0].values) for rows in tables.values()] == [3, 3]
+  assert tables['return'][0].values.mean() == pytest.approx(3.5 / 12)
+
+
+def test_an_untrained_team_is_no_result_of_a_training(workdirs, tmp_path):
+  started, evaluated, extended = (
+      shutil.copytree(workdirs[i], tmp_path / str(i)) for i in range(3))
+  for workdir in (started, evaluated):
+    (workdir / 'metrics.jsonl').unlink()
+    (workdir / 'evals/after.json').unlink()
+  (evaluated / 'evals/before.json').rename(evaluated / 'evals/evaluation.json')
+  _change(extended / 'evals/after.json', lambda it: it.update(step=2))
+  found, _ = compare.read([started, evaluated, extended])
+  groups, differing = compare.make_groups(found)
+  assert differing['mode'] == ['"train"', '"evaluate"']
+  tables, problems = compare.make_tables(groups)
+  row, = tables['success']
+  assert row.label.startswith('B') and row.values.mean() == 0.25
+  assert len(problems) == 2
+  assert all('after its last step' in problem for problem in problems)
 
 
 def test_page_is_written_again_while_a_run_is_running(
@@ -128,7 +166,7 @@ def test_page_in_a_browser(workdirs, tmp_path):
   page_path = tmp_path / compare.PAGE
   with workdir_lib.lock(workdirs[0]):
     page_path.write_text(compare.render(
-        *compare.read(workdirs), refreshes=True))
+        *compare.read(workdirs), refreshes=True)[0])
   complaints = []
   with browser_lib.start(browser_lib.find()) as browser:
     page = browser.new_page()

@@ -103,6 +103,7 @@ def test_requests_end_the_prompts_of_small_models():
   for team, words in (
       ('tool', '```python block.'), ('solo', 'Think step by step. End your')):
     environment = maths.make_environment(
-        team=team, max_turns=1, reward='mixed', sandbox=object(), request=True)
+        team=team, max_turns=1, reward='mixed',
+        sandbox=sandbox_lib.Sandbox('/nowhere'), request=True)
     _, message = environment.observe(environment.reset(TASK), team)
     assert words in message['content'].splitlines()[-1]
