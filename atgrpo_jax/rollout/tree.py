@@ -29,6 +29,9 @@ Json = dict[str, Any]
 _GZIP_LEVEL = 6
 _LOGPROB_DECIMALS = 6  # In JSON.
 _MAX_SHOWN = 160  # Characters of a sample.
+# A group of fewer distinct texts teaches little, unless the team has a success
+# of `_MAX_FAILING` or more.
+_MIN_DISTINCT, _MAX_FAILING = 1.5, 0.9
 
 
 def failed(step: env_api.Step) -> bool:
@@ -268,7 +271,10 @@ def _role_metrics(
 
 
 def samples(trees: Sequence[Tree]) -> Iterator[str]:
-  """Yields lines with a reply of each role to each of two tasks."""
+  """Yields lines with a reply of each role to each of two tasks.
+
+  More lines name the roles whose candidates are alike, though the team fails.
+  """
   for tree in trees[:2]:
     seen = set()
     for group in tree.groups():
@@ -280,6 +286,17 @@ def samples(trees: Sequence[Tree]) -> Iterator[str]:
             x if x.isprintable() else ' ' for x in candidate.text[:_MAX_SHOWN])
         yield (f'{role}, {tree.task_id}, return {candidate.return_:.3g}: '
                f'{text}')
+  values = metrics(trees)
+  for role in dict.fromkeys(group.key.role for group in groups_of(trees)):
+    size = max(
+        len(g.candidates) for g in groups_of(trees) if g.key.role == role)
+    num_distinct = values[f'{role}/distinct'] * size
+    if num_distinct < min(_MIN_DISTINCT, size) and (
+        values['rollout/success'] < _MAX_FAILING):
+      yield (f'warning: the {size} candidates of {role} are alike: a group has '
+             f'{num_distinct:.1f} distinct texts, so it teaches little. Raise '
+             'rollout.temperature, or go back to a checkpoint and lower '
+             'optimizer.learning_rate.')
 
 
 # Files.
