@@ -525,6 +525,12 @@ def find_problems(result: Mapping[str, Any]) -> list[str]:
   return problems
 
 
+def print_problems(result: Mapping[str, Any]) -> None:
+  """Prints the problems of an evaluation as warnings."""
+  for problem in find_problems(result):
+    print(f'warning: {problem}')
+
+
 def print_comparison(
     before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
   """Prints both evaluations, with 95 % intervals."""
@@ -568,8 +574,7 @@ def _format_mean(result: Mapping[str, Any], name: str) -> str:
 
 def _print_extras(result: Mapping[str, Any]) -> None:
   """Prints parse problems, pass@k and response time, where there are any."""
-  for problem in find_problems(result):
-    print(f'warning: {problem}')
+  print_problems(result)
   if 'num_samples' in result:
     print('The numbers above are those of the first of '
           f'{result["num_samples"]} episodes of each task; over all of them:')

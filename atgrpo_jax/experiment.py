@@ -180,6 +180,14 @@ class Experiment:
             'changed. Restore it, or choose another --workdir.')
     return restored.state, restored.meta
 
+  def print_products(self) -> None:
+    """Prints how matrices are multiplied; often all policies do the same."""
+    for dtype, remat in dict.fromkeys(
+        (policy.learner.dtype, policy.learner.remat)
+        for policy in self.policies.values()):
+      print(f'matrix products in {dtype}, which the backward pass '
+            f'{"recomputes" if remat else "keeps"}')
+
   def _check_files(
       self, meta: dict[str, Any], frozen: dict[str, str], prefix: str) -> None:
     """Raises UserError if files of a model differ from those of a run."""

@@ -94,11 +94,7 @@ def _train(
   is_resumed = workdir_lib.check_config(workdir, config_dict)
   lock = stack.enter_context(workdir_lib.lock(workdir))
   workdir_lib.print_config(config_dict)
-  for dtype, remat in dict.fromkeys(
-      (policy.learner.dtype, policy.learner.remat)
-      for policy in experiment.policies.values()):
-    print(f'matrix products in {dtype}, which the backward pass '
-          f'{"recomputes" if remat else "keeps"}')
+  experiment.print_products()
 
   # ---- State ----------------------------------------------------------------
   checkpoints = checkpoints_lib.Checkpoints(workdir / 'checkpoints')
@@ -141,8 +137,7 @@ def _train(
   if not loop.step:
     before = evaluate.test(experiment, states, test_tasks, 0, workdir, 'before')
     print(f'held-out success before: {100 * before["success"]:.1f} %')
-    for problem in evaluate.find_problems(before):
-      print(f'warning: {problem}')
+    evaluate.print_problems(before)
     loop.validation = evaluate.validate(
         experiment, states, validation_tasks, 0)
 
@@ -228,10 +223,7 @@ def _train(
   lock.close()  # Otherwise the report would call the run 'running'.
   evaluate.print_comparison(before, after)
   if hosts.is_first():
-    try:
-      print(f'report: {report.write(workdir)}')
-    except errors.UserError as error:  # The run is complete nevertheless.
-      print(f'no report was written: {error}')
+    report.write_after_training(workdir)
   return True
 
 

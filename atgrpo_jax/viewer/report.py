@@ -62,6 +62,14 @@ def write(workdir: pathlib.Path) -> pathlib.Path:
   return path
 
 
+def write_after_training(workdir: pathlib.Path) -> None:
+  """Writes the report and prints its path; the run is complete without one."""
+  try:
+    print(f'report: {write(workdir)}')
+  except errors.UserError as error:
+    print(f'no report was written: {error}')
+
+
 @contextlib.contextmanager
 def unreadable_as_user_errors(workdir: pathlib.Path) -> Iterator[None]:
   """Converts the errors of a file with other content than this version's."""
