@@ -127,7 +127,7 @@ case('model.norm.weight.*NaN or infinity.*bfloat16', LORA,
      {_WEIGHTS: set_weight('model.norm.weight', 3.4e38)})
 for _weight_map, _message in {
     '{"a": 3}': _INDEX, '{"a": "../model.safetensors"}': 'of other folders',
-    '{"a": "x.safetensors"}': 'x.safetensors is not a complete'}.items():
+    '{"a": "x.safetensors"}': 'lacks x.safetensors, which'}.items():
   case(_message, {_WEIGHTS: None, _INDEX: f'{{"weight_map": {_weight_map}}}'})
 case(_CONFIG, 'model.folder={root}/model/config.json')
 case("''", 'model.folder=')
