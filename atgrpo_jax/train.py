@@ -186,7 +186,7 @@ def _train(
       with clock.part('validation'), stop.deferred():
         loop.validation = evaluate.validate(
             experiment, states, validation_tasks, loop.step)
-      print(*tree_lib.samples(trees), sep='\n')
+      print(*tree_lib.samples(trees, values), sep='\n')
     values |= loop.validation | compiles.lap() | clock.lap()
     values |= runner_lib.worker_metrics(experiment.executor)
     values |= metrics_lib.peak_memory()

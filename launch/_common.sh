@@ -107,11 +107,16 @@ check_shared() {
   done
 }
 
+# Whether a dry run finds no installation, whose commands it has printed.
+lacks_installation() {
+  "$dry_run" &&
+    ! "$VENV/bin/python" -m pip show --quiet atgrpo_jax &> /dev/null
+}
+
 # Stops if the config or the flags of the trainer are wrong. The checkout must be
 # installed, which --dry-run does not do.
 check_trainer() {
-  if "$dry_run" &&
-    ! "$VENV/bin/python" -m pip show --quiet atgrpo_jax &> /dev/null; then
+  if lacks_installation; then
     say 'config and flags are not checked, because atgrpo_jax is not installed' \
       "in $VENV; run the first printed commands to install it, and --dry-run" \
       'again' >&2

@@ -57,10 +57,8 @@ if [[ " $* " == *[=\ ]coder-0.5b\ * ]]; then
 fi
 if [[ " $* " == *' --dry-run '* ]]; then dry_run=true; fi
 ensure_installed "$extras"
-if "$dry_run" &&
-  ! "$VENV/bin/python" -m pip show --quiet atgrpo_jax &> /dev/null; then
+! lacks_installation ||
   stop 'the jobs can be listed after these commands, which install atgrpo_jax'
-fi
 tune_for_cpu
 cd "$ROOT"
 if [[ "$extras" != paper ]] && ! "$dry_run"; then

@@ -53,6 +53,7 @@ def resolve_folder(name: str) -> pathlib.Path:
   for parent in pathlib.Path.cwd(), _CHECKOUT:
     if name and (parent / folder).is_dir():
       return parent / folder
+  is_in_models = folder.parts[:1] == ('models',)
   near = difflib.get_close_matches(folder.name, [
       found.name for parent in (pathlib.Path.cwd(), _CHECKOUT)
       for found in (parent / folder.parent).glob('*/')])
@@ -61,10 +62,10 @@ def resolve_folder(name: str) -> pathlib.Path:
     expected = f'`python -m models.{folder.name}` makes .cache/{folder.name}.'
   elif near:
     expected = f'did you mean {folder.parent / near[0]}?'
-  elif folder.parts[:1] == ('models',):
+  elif is_in_models:
     expected = 'models/ is in the checkout, not in the installed package.'
-  is_local = folder.exists() or folder.parts[:1] == ('models',)
-  if is_local or not re.fullmatch(r'\w[\w.-]*/[\w.-]+', name):
+  if is_in_models or folder.exists() or not re.fullmatch(
+      r'\w[\w.-]*/[\w.-]+', name):
     raise errors.UserError(f'{name!r} is not a folder; {expected}')
   try:
     return pathlib.Path(huggingface_hub.snapshot_download(

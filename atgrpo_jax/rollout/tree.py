@@ -270,10 +270,12 @@ def _role_metrics(
   return values
 
 
-def samples(trees: Sequence[Tree]) -> Iterator[str]:
+def samples(
+    trees: Sequence[Tree], values: Mapping[str, float]) -> Iterator[str]:
   """Yields lines with a reply of each role to each of two tasks.
 
   More lines name the roles whose candidates are alike, though the team fails.
+  `values` are the `metrics` of the trees.
   """
   for tree in trees[:2]:
     seen = set()
@@ -286,13 +288,13 @@ def samples(trees: Sequence[Tree]) -> Iterator[str]:
             x if x.isprintable() else ' ' for x in candidate.text[:_MAX_SHOWN])
         yield (f'{role}, {tree.task_id}, return {candidate.return_:.3g}: '
                f'{text}')
-  values = metrics(trees)
-  for role in dict.fromkeys(group.key.role for group in groups_of(trees)):
-    size = max(
-        len(g.candidates) for g in groups_of(trees) if g.key.role == role)
+  if values['rollout/success'] >= _MAX_FAILING:
+    return
+  sizes = {
+      group.key.role: len(group.candidates) for group in groups_of(trees)}
+  for role, size in sizes.items():
     num_distinct = values[f'{role}/distinct'] * size
-    if num_distinct < min(_MIN_DISTINCT, size) and (
-        values['rollout/success'] < _MAX_FAILING):
+    if num_distinct < min(_MIN_DISTINCT, size):
       yield (f'warning: the {size} candidates of {role} are alike: a group has '
              f'{num_distinct:.1f} distinct texts, so it teaches little. Raise '
              'rollout.temperature, or go back to a checkpoint and lower '

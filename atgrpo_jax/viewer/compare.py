@@ -25,7 +25,6 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import statistics
 from atgrpo_jax.io import files
-from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.viewer import pages
 from atgrpo_jax.viewer import report
@@ -58,7 +57,8 @@ class Run:
 class Group:
   """Runs of one config with different seeds."""
 
-  label: str
+  letter: str
+  label: str  # The letter, and the values that other groups do not have.
   runs: Sequence[Run]
 
 
@@ -66,7 +66,7 @@ class Group:
 class Row:
   """The held-out tasks of a group: values [seeds, tasks] between 0 and 1."""
 
-  label: str
+  group: Group
   values: np.ndarray
   before: float | None  # Mean before training.
   interval: tuple[float, float] | None  # None with one seed.
@@ -159,7 +159,7 @@ def _read_run(workdir: pathlib.Path) -> Run:
   return Run(
       str(workdir), content['state'], seed,
       {key: json.dumps(value) for key, value in sorted(values.items())},
-      metrics_lib.read(workdir) if num_steps else [], before, final)
+      content['metrics'], before, final)
 
 
 def make_groups(
@@ -187,7 +187,8 @@ def make_groups(
         f'{key}={found[index]}' for key, found in differing.items())
     if len(text) > _MAX_LABEL:
       text = f'{text[:_MAX_LABEL]}…'
-    groups.append(Group(f'{letter}: {text}' if text else letter, group))
+    groups.append(
+        Group(letter, f'{letter}: {text}' if text else letter, group))
   return groups, differing
 
 
@@ -250,7 +251,7 @@ def make_tables(
   The measures are the success and, if all returns are from 0 to 1, the return.
   """
   compared, problems = _comparable(groups)
-  found = list(itertools.chain(*compared.values()))
+  found = [run for _, runs in compared for run in runs]
   if not found:
     return {}, problems
   returns = [run.final['returns'] for run in found]
@@ -262,21 +263,26 @@ def make_tables(
   tables, clusters = {}, found[0].final['clusters']
   for measure, (mean, per_task) in measures.items():
     rows = []
-    for label, runs in compared.items():
+    for group, runs in compared:
       values = np.array([per_task(run.final) for run in runs])
       before = [run.before[mean] for run in runs if run.before]
       rows.append(Row(
-          label, values, float(np.mean(before)) if before else None,
+          group, values, float(np.mean(before)) if before else None,
           statistics.interval(values, clusters) if len(runs) > 1 else None))
     tables[measure] = _with_p(rows, clusters)
   return tables, problems
 
 
 def _comparable(
-    groups: Sequence[Group]) -> tuple[dict[str, list[Run]], list[str]]:
-  """Label of a group -> its runs with the same tasks, sampling and sandbox."""
-  compared, problems, conditions, level = {}, [], None, ''
+    groups: Sequence[Group]
+) -> tuple[list[tuple[Group, list[Run]]], list[str]]:
+  """Groups, each with its runs of the same tasks, sampling and sandbox.
+
+  Also returns a sentence for each run that is left out.
+  """
+  compared, problems, conditions, level = [], [], None, ''
   for group in groups:
+    runs = []
     for run in group.runs:
       if isinstance(run.final, str):
         problems.append(run.final)
@@ -297,7 +303,9 @@ def _comparable(
             'tasks, with another sampling or in another sandbox than the '
             'first run.')
         continue
-      compared.setdefault(group.label, []).append(run)
+      runs.append(run)
+    if runs:
+      compared.append((group, runs))
   return compared, problems
 
 
@@ -328,11 +336,5 @@ def render(
   problems = [*problems, *more]
   return pages.render(
       'compare.html', groups=groups, differing=differing,
-      letters=[letter_of(group) for group in groups],
       plots=make_plots(groups), problems=problems, tables=tables,
-      letter_of=letter_of, refresh_seconds=_SECONDS if refreshes else None
-  ), problems
-
-
-def letter_of(labelled: Group | Row) -> str:
-  return labelled.label.partition(':')[0]
+      refresh_seconds=_SECONDS if refreshes else None), problems

@@ -105,6 +105,7 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
       'hash': workdir_lib.config_hash(config),
       'state': _state(workdir, num_steps, evaluations),
       'steps': num_steps,
+      'metrics': steps,
       'tokens': sum(step['budget/completion_tokens'] for step in steps),
       'seconds': sum(step['time/step'] for step in steps),
       'evaluations': evaluations,

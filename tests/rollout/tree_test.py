@@ -87,14 +87,15 @@ def test_distinct_texts_of_groups_are_counted_and_samples_shown(monkeypatch):
   trees = scripted.collect(runner, {'T4': 4, 'T9': 9}, group_size=4)
   metrics = tree_lib.metrics(trees)
   assert (metrics['a/distinct'], metrics['b/distinct']) == (0.5, 1.0)
-  lines = list(tree_lib.samples(trees))
+  lines = list(tree_lib.samples(trees, metrics))
   assert [line.split(', return')[0] for line in lines] == [
       'a, T4', 'b, T4', 'a, T9', 'b, T9']
   assert all(line.endswith(': 1') for line in lines)
   monkeypatch.setattr(tree_lib, '_MIN_DISTINCT', 3.0)
-  assert len(list(tree_lib.samples(trees))) == 4  # The team succeeds.
+  assert len(list(tree_lib.samples(trees, metrics))) == 4  # The team succeeds.
   monkeypatch.setattr(tree_lib, '_MAX_FAILING', 1.1)
-  assert [line for line in tree_lib.samples(trees) if 'alike' in line] == [
+  lines = tree_lib.samples(trees, metrics)
+  assert [line for line in lines if 'alike' in line] == [
       'warning: the 4 candidates of a are alike: a group has 2.0 distinct '
       'texts, so it teaches little. Raise rollout.temperature, or go back to a '
       'checkpoint and lower optimizer.learning_rate.']

@@ -8,6 +8,7 @@ import pathlib
 import shutil
 
 from playwright import sync_api
+import pytest
 
 NAMES = (
     'chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
@@ -16,6 +17,10 @@ NAMES = (
 def find() -> str | None:
   """The path of a browser, or None."""
   return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+needed = pytest.mark.skipif(
+    find() is None, reason=f'no browser on the PATH: {", ".join(NAMES)}')
 
 
 @contextlib.contextmanager

@@ -13,9 +13,7 @@ from tests.viewer import runs
 PROGRAM = browser_lib.find()
 STEP = '#tree/step/000000/0'
 
-pytestmark = pytest.mark.skipif(
-    PROGRAM is None,
-    reason=f'no browser on the PATH: {", ".join(browser_lib.NAMES)}')
+pytestmark = browser_lib.needed
 
 
 @pytest.fixture(scope='module')

@@ -133,7 +133,7 @@ def test_an_untrained_team_is_no_result_of_a_training(workdirs, tmp_path):
   assert differing['mode'] == ['"train"', '"evaluate"']
   tables, problems = compare.make_tables(groups)
   row, = tables['success']
-  assert row.label.startswith('B') and row.values.mean() == 0.25
+  assert row.group.letter == 'B' and row.values.mean() == 0.25
   assert len(problems) == 2
   assert all('after its last step' in problem for problem in problems)
 
@@ -161,7 +161,7 @@ def test_mistakes(workdirs, tmp_path):
     main.parse_flags(['main', '--mode=report', '--workdir=a', '--workdir=b'])
 
 
-@pytest.mark.skipif(browser_lib.find() is None, reason='no browser')
+@browser_lib.needed
 def test_page_in_a_browser(workdirs, tmp_path):
   page_path = tmp_path / compare.PAGE
   with workdir_lib.lock(workdirs[0]):

@@ -5,10 +5,8 @@ The functions of a real run write the records, metrics and evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import dataclasses
 import pathlib
-from typing import Any
 
 from atgrpo_jax import evaluate
 from atgrpo_jax.io import metrics as metrics_lib
@@ -45,21 +43,19 @@ COMPLETIONS = scripted.Dice({
 
 def make(
     workdir: pathlib.Path, *, phases=(('a',), ('b',)), group_size: int = 4,
-    overrides: Mapping[str, Any] | None = None, **switches) -> pathlib.Path:
+    **switches) -> pathlib.Path:
   """Makes the workdir of a finished run; call `scripted.follow_scripts` first.
 
   Args:
     workdir: the folder to create.
     phases: phases of the game.
     group_size: number of candidates of a prompt.
-    overrides: values of the config.
     **switches: fields of the rollout spec.
   """
   environment, num_steps = Game(phases), 4
   config = echo.get_config()
   config.update_from_flattened_dict({
-      'train.num_steps': num_steps, 'evaluation.validate_every': 2,
-      **(overrides or {})})
+      'train.num_steps': num_steps, 'evaluation.validate_every': 2})
   workdir_lib.write_config(workdir, config.to_dict(), {})
 
   def runner():
