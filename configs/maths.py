@@ -17,8 +17,8 @@ With one policy for all roles the paper reports, for 1.7B, 16.7 % on AIME24,
 Evaluations use its top-p 0.95 and top-k 20.
 
 size=coder-0.5b trains an adapter of Qwen2.5-Coder-0.5B-Instruct, which both
-agents share, on GSM8K (kind=gsm8k), on two CPU cores. kind=polaris has the
-paper's data.
+agents share, on GSM8K (kind=gsm8k) or generated word problems (kind=stories), on
+two CPU cores. kind=polaris has the paper's data.
 
 The test joins AIME24, AIME25 and OlympiadBench. To test one of them:
 
@@ -44,7 +44,8 @@ def get_config(arg: str = ''):
       'nano': 'stories', 'coder-0.5b': 'gsm8k'}.get(arg.size, 'polaris')
   common.check_choices(
       arg, system=SYSTEMS,
-      kind=('stories',) if arg.size == 'nano' else ('polaris', 'gsm8k'))
+      kind=('stories',) + (
+          () if arg.size == 'nano' else ('polaris', 'gsm8k')))
   c = common.base_config(arg.size)
   c.environment.module = 'environments.math_problems.env'
   c.environment.options.program_seconds = 20.0
@@ -59,6 +60,9 @@ def get_config(arg: str = ''):
     c.dataset.config = 'gsm8k'
     c.dataset.train = 'train[:-200]'
     c.evaluation.validation, c.evaluation.test = 'train[-200:]', 'test'
+  if arg.kind == 'stories':
+    c.dataset.builder = 'environments.math_problems.stories_dataset_builder'
+    c.evaluation.test = 'test[:200]'
 
   if arg.size == 'nano':
     # The largest prompt bucket holds the longest possible program output.
@@ -68,9 +72,6 @@ def get_config(arg: str = ''):
         learning_rate=3e-4)
     c.environment.max_turns = 2
     c.environment.options.program_seconds = 2.0
-    c.dataset.builder = (
-        'environments.math_problems.stories_dataset_builder')
-    c.evaluation.test = 'test[:200]'
     c.rollout.keep_truncated = False
     c.optimizer.weight_decay = 0.0
     c.train.num_steps = 150
@@ -82,7 +83,9 @@ def get_config(arg: str = ''):
         completion_buckets=(32, 96, 144, 192))  # A reasoner writes ten tokens.
     c.environment.options.request = True
     c.environment.max_turns = 1
-    c.evaluation.validation, c.evaluation.test = 'train[-16:]', 'test[:128]'
+    c.evaluation.test = 'test[:128]'
+    c.evaluation.validation = (
+        'validation[:16]' if arg.kind == 'stories' else 'train[-16:]')
     c.train.num_steps = c.evaluation.validate_every = 16
 
   common.apply_system(c, arg, SYSTEMS[arg.system])
