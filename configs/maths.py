@@ -17,8 +17,8 @@ With one policy for all roles the paper reports, for 1.7B, 16.7 % on AIME24,
 Evaluations use its top-p 0.95 and top-k 20.
 
 size=coder-0.5b trains an adapter of Qwen2.5-Coder-0.5B-Instruct, which both
-agents share, on GSM8K (kind=gsm8k) or generated word problems (kind=stories), on
-two CPU cores. kind=polaris has the paper's data.
+agents share, on two CPU cores, on GSM8K (kind=gsm8k) or on generated word
+problems (kind=stories). kind=polaris has the data of the paper.
 
 The test joins AIME24, AIME25 and OlympiadBench. To test one of them:
 
