@@ -83,10 +83,13 @@ def get_config(arg: str = ''):
         completion_buckets=(32, 96, 144, 192))  # A reasoner writes ten tokens.
     c.environment.options.request = True
     c.environment.max_turns = 1
-    c.evaluation.test = 'test[:128]'
-    c.evaluation.validation = (
-        'validation[:16]' if arg.kind == 'stories' else 'train[-16:]')
+    c.evaluation.validation, c.evaluation.test = 'train[-16:]', 'test[:128]'
     c.train.num_steps = c.evaluation.validate_every = 16
+    if arg.kind == 'stories':
+      c.buckets.prompt = (128, *c.buckets.prompt)
+      c.evaluation.validation = 'validation[:16]'
+      c.train.num_steps = 45
+      c.evaluation.validate_every = 15
 
   common.apply_system(c, arg, SYSTEMS[arg.system])
   return pod.finish(c, arg)

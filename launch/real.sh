@@ -19,6 +19,7 @@ time, a package index. Run it again to resume.
                   by AT-GRPO; needs the hub, or the files of the data set in
                   downloads/manual/gsm8k of TFDS_DATA_DIR (.cache/datasets);
                   half an hour
+                  stories: the same team on generated word problems
                   factbook: SmolLM2-135M writes two summaries, with an adapter
                   for each, by MAGRPO; 30 minutes, 5 GiB
   --seed N        seed of the run (default 0)
@@ -35,12 +36,15 @@ task=humaneval model=qwen25_coder
 parse_cpu_options real task "$@"
 case "$task" in
   humaneval) config=configs/functions.py:size=coder-0.5b,system=magrpo_cross ;;
-  gsm8k) config=configs/maths.py:size=coder-0.5b ;;
+  gsm8k | stories) config=configs/maths.py:size=coder-0.5b,kind="$task" ;;
   factbook)
     model=smollm2
     config=configs/writing.py:kind=factbook,size=135m,system=magrpo_cross
     ;;
-  *) stop "--task is '$task', but must be humaneval, gsm8k or factbook" ;;
+  *)
+    stop "--task is '$task', but must be humaneval, gsm8k, stories or" \
+      'factbook'
+    ;;
 esac
 # A second device would hold another copy of the model.
 export JAX_NUM_CPU_DEVICES="${JAX_NUM_CPU_DEVICES:-1}"

@@ -32,11 +32,11 @@ nano the trained policies are exported and evaluated on each benchmark, in
 MAGRPO's tasks (arXiv 2508.04652) are in `writing` and `functions`: untrained
 teams, MAGRPO, and the other systems with as many tokens.
 
-The scale `coder-0.5b` has Qwen2.5-Coder-0.5B on GSM8K (`problems/gsm8k`, and
-`search/gsm8k` for learning rates, on seeds and tasks that are not reported) and
-HumanEval (`functions/humaneval`). The scale `coder-3b` has MAGRPO's coding
-tables with the paper's models: pairs of Qwen2.5-Coder-3B, and single agents
-with 7B.
+The scale `coder-0.5b` has Qwen2.5-Coder-0.5B on generated word problems
+(`problems/stories`), GSM8K (`problems/gsm8k`, and `search/gsm8k` for learning
+rates, on seeds and tasks that are not reported) and HumanEval
+(`functions/humaneval`). The scale `coder-3b` has MAGRPO's coding tables with
+the paper's models: pairs of Qwen2.5-Coder-3B, and single agents with 7B.
 """
 
 from __future__ import annotations
@@ -92,10 +92,11 @@ BENCHMARKS = {
 # Folder in `problems` -> data set that is trained and tested, and its name.
 LOCAL_BENCHMARKS = {
     'maths': ('stories', 'Word problems'), 'contests': ('recipes', 'Recipes'),
-    'gsm8k': ('gsm8k', 'GSM8K')}
+    'gsm8k': ('gsm8k', 'GSM8K'),
+    'stories': ('stories', 'Word problems, pretrained')}
 # Task -> system -> tasks per step relative to AT-GRPO, so that as many tokens
-# make about as many updates. AT-GRPO comes first. GSM8K has one turn, in which
-# a tree takes as many completions as independent episodes.
+# make about as many updates. AT-GRPO comes first. With one turn, a tree takes
+# as many completions as independent episodes.
 _PROBLEM_SYSTEMS = {
     AT_GRPO: 1, 'sa_grpo': 2, 'sa_grpo_turns': 1, 'mas_grpo': 1 / 2,
     'at_grpo_per_role': 1}
@@ -104,7 +105,8 @@ PROBLEM_SYSTEMS = {
     'contests': _PROBLEM_SYSTEMS,
     'gsm8k': {
         AT_GRPO: 1, 'mas_grpo': 1, 'mas_grpo_immediate': 1, 'sa_grpo': 1,
-        'sa_tool_grpo': 3 / 2}}
+        'sa_tool_grpo': 3 / 2},
+    'stories': {AT_GRPO: 1, 'mas_grpo': 1, 'sa_tool_grpo': 3 / 2}}
 # The search of learning rates on GSM8K.
 SEARCH, SEARCH_SEEDS = ('5e-5', '1e-4', '2e-4'), (100, 101)
 _SEARCH_TOKENS = 20_000
@@ -116,7 +118,8 @@ UNTRAINED = {
     'sa_grpo_turns': 'untrained_solo_turns', 'sa_tool_grpo': 'untrained_tool'}
 _PROBLEM_TEAMS = {'maths': maths.TEAMS, 'contests': contests.TEAMS}
 _PROBLEM_CONFIGS = {
-    'maths': maths_config, 'contests': contests_config, 'gsm8k': maths_config}
+    'maths': maths_config, 'contests': contests_config, 'gsm8k': maths_config,
+    'stories': maths_config}
 
 # Config of a joint task -> its kind -> name in tables.
 JOINT_TASKS = {
@@ -195,8 +198,8 @@ def make_jobs(
     jobs += _joint(scale, seed)
     if scale == CODER:
       jobs += [
-          _train_problem('gsm8k', system, scale, seed)
-          for system in PROBLEM_SYSTEMS['gsm8k']]
+          _train_problem(task, system, scale, seed)
+          for task in ('gsm8k', 'stories') for system in PROBLEM_SYSTEMS[task]]
   jobs.sort(key=_is_ablation)
   if sandbox_level == 'auto':
     return jobs
@@ -425,21 +428,22 @@ def _problems(scale: str, seed: int) -> Iterator[Job]:
 
 
 def _train_problem(task: str, system: str, scale: str, seed: int) -> Job:
-  module = _PROBLEM_CONFIGS[task]
+  module, arguments = _PROBLEM_CONFIGS[task], {'system': system}
   num_tasks = module.get_config(f'size={scale}').rollout.num_tasks
   overrides = {
       'seed': seed,
       'rollout.num_tasks': int(PROBLEM_SYSTEMS[task][system] * num_tasks)}
   if scale == 'nano':
     overrides['evaluation.test'] = 'test'
+  if scale == CODER:
+    arguments['kind'] = task
+    overrides['evaluation.validation'] = 'train[-2:]'  # Not used, but slow.
   if task == 'gsm8k':
-    overrides |= {
-        'optimizer.learning_rate': GSM8K_RATES[system],
-        'evaluation.validation': 'train[-2:]'}  # Not used, but slow.
+    overrides['optimizer.learning_rate'] = GSM8K_RATES[system]
   folder = f'problems/{task}'
   return _train_after(
       f'{folder}/{AT_GRPO}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
-      _config(module.__name__.split('.')[-1], scale, system=system), overrides)
+      _config(module.__name__.split('.')[-1], scale, **arguments), overrides)
 
 
 def _search_gsm8k() -> Iterator[Job]:
