@@ -24,7 +24,6 @@ from __future__ import annotations
 import _thread
 from collections.abc import Callable, Sequence
 import contextlib
-import enum
 import gc
 import importlib
 import os
@@ -45,7 +44,6 @@ from environments.sandbox import protocol
 _PRELOADED = (
     'bisect', 'collections', 'functools', 'heapq', 'operator', 're', 'string',
     'typing')
-_PRELOADED_PACKAGES = (*protocol.PACKAGES, 'numpy.random')
 _ONE_THREAD = dict.fromkeys(
     ('OPENBLAS_NUM_THREADS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS'), '1')
 # Stack of the threads that programs start, whatever the caller's limit is.
@@ -57,6 +55,14 @@ _FORK_SECONDS = 10.0  # A server that cannot fork for so long ends.
 _PROGRAM_TICK = 0.01  # Seconds between two looks at a program.
 _CLIENT_SECONDS = 60  # Timeout of the client's side of a connection.
 _START_SECONDS = 2 * _CLIENT_SECONDS  # The program waits for the client too.
+# Why the sandbox stopped a program.
+_TIMEOUTS = {
+    'cpu': 'CPU limit of {cpu_seconds} s',
+    'wall_clock': 'wall-clock limit of {wall_seconds} s'}
+_STOPS = _TIMEOUTS | {
+    'memory': 'memory limit of {memory_bytes} bytes',
+    'output': 'more than {output_bytes} bytes of output',
+    'threads': f'more than {isolation_lib.MAX_THREADS} threads'}
 
 
 def main(**settings) -> None:
@@ -106,7 +112,6 @@ def _main(
     importlib.import_module(name)
   site.setquit()  # `exit()` and `quit()`, which -S leaves out.
   compile('0', '<warm up>', 'exec')  # Its first call builds lasting tables.
-  os.environ.clear()
   _end_loading()
   isolation_args = (
       protocol.Level(level), os.path.join(directory, protocol.WORK_DIRECTORY))
@@ -181,18 +186,16 @@ def _load_packages(folders: Sequence[str]) -> None:
   """Loads the packages that are installed."""
   sys.path += folders
   os.environ.update(_ONE_THREAD)  # Threads would not survive a fork.
-  for name in _PRELOADED_PACKAGES:
-    try:
+  for name in (*protocol.PACKAGES, 'numpy.random'):
+    with contextlib.suppress(ImportError):
       importlib.import_module(name)
-    except ImportError:
-      pass
   del sys.path[-len(folders):]
-  os.environ.clear()
   _end_loading()
 
 
 def _end_loading() -> None:
   """Prepares the interpreter for forking."""
+  os.environ.clear()
   gc.collect()
   gc.freeze()  # Otherwise a child's first collection copies every page.
   gc.disable()
@@ -248,38 +251,31 @@ def _supervise(
       return  # The client has gone.
     limits = protocol.unpack_limits(packed_limits)
     max_bytes = isolation.max_resident_bytes(limits)
-    end = _watch(pid, limits, max_bytes)
+    stop = _watch(pid, limits, max_bytes)
     os.killpg(pid, signal.SIGKILL)  # The whole group: none can fork away.
     _, wait_status, usage = os.wait4(pid, 0)
     processes.kill_descendants()  # They could still write.
 
-    if usage.ru_maxrss << 10 > max_bytes:  # For less than a tick.
-      end = _End.MEMORY
+    exit_code = os.waitstatus_to_exitcode(wait_status)
     sizes = [os.fstat(file.fileno()).st_size for file in outputs]
-    status, reason = _classify(
-        limits, end, is_flooded=max(sizes) > limits.output_bytes,
-        cpu_seconds=usage.ru_utime + usage.ru_stime,
-        exit_code=os.waitstatus_to_exitcode(wait_status))
+    # What happened in less than a tick comes first.
+    if max(sizes) > limits.output_bytes or exit_code == -signal.SIGXFSZ:
+      stop = 'output'
+    elif (usage.ru_maxrss << 10 > max_bytes
+          or exit_code == -program.OUT_OF_MEMORY):
+      stop = 'memory'
+    elif not stop and usage.ru_utime + usage.ru_stime > limits.cpu_seconds:
+      stop = 'cpu'
     sizes = [min(size, limits.output_bytes) for size in sizes]
-    report = protocol.ExitReport(status, reason, sizes)
+    report = protocol.ExitReport(*_describe(stop, limits, exit_code), sizes)
     connection.sendall(protocol.pack(report) + b'\n')
     for file, size in zip(outputs, sizes):
       if size:
         connection.sendfile(file, 0, size)
 
 
-class _End(enum.Enum):
-  """Why a supervisor stopped watching."""
-
-  CPU = enum.auto()
-  EXIT = enum.auto()
-  MEMORY = enum.auto()
-  THREADS = enum.auto()
-  WALL_CLOCK = enum.auto()
-
-
-def _watch(pid: int, limits: protocol.Limits, max_bytes: int) -> _End:
-  """Waits until the program ends or must be ended.
+def _watch(pid: int, limits: protocol.Limits, max_bytes: int) -> str:
+  """Waits until the program ends, or passes the limit that is returned.
 
   The kernel limits CPU time less precisely, address space instead of memory,
   and not the threads of every program. A program ends with its main thread.
@@ -288,39 +284,30 @@ def _watch(pid: int, limits: protocol.Limits, max_bytes: int) -> _End:
   with open(os.pidfd_open(pid), 'rb', 0) as process:
     while not select.select([process], [], [], _PROGRAM_TICK)[0]:
       if time.monotonic() >= deadline:
-        return _End.WALL_CLOCK
+        return 'wall_clock'
       usage = processes.usage(pid)
       if usage is None:
-        return _End.EXIT
+        return ''
       num_threads, cpu_seconds, num_bytes = usage
       if num_threads > isolation_lib.MAX_THREADS:
-        return _End.THREADS
+        return 'threads'
       if num_bytes > max_bytes:
-        return _End.MEMORY
+        return 'memory'
       if cpu_seconds > limits.cpu_seconds:
-        return _End.CPU
-  return _End.EXIT
+        return 'cpu'
+  return ''
 
 
-def _classify(
-    limits: protocol.Limits, end: _End, is_flooded: bool, cpu_seconds: float,
+def _describe(
+    stop: str, limits: protocol.Limits,
     exit_code: int) -> tuple[protocol.Status, str]:
   """The status, and why the sandbox or a signal stopped the program."""
   status = protocol.Status
-  if is_flooded or exit_code == -signal.SIGXFSZ:
-    return status.RESOURCE_LIMIT, (
-        f'stopped: more than {limits.output_bytes} bytes of output')
-  if end is _End.THREADS:
-    return status.RESOURCE_LIMIT, (
-        f'stopped: more than {isolation_lib.MAX_THREADS} threads')
-  if end is _End.MEMORY or exit_code == -program.OUT_OF_MEMORY:
-    return status.RESOURCE_LIMIT, (
-        f'stopped: memory limit of {limits.memory_bytes} bytes')
-  if end is _End.WALL_CLOCK:
-    return status.TIMEOUT, (
-        f'stopped: wall-clock limit of {limits.wall_seconds} s')
-  if end is _End.CPU or cpu_seconds > limits.cpu_seconds:
-    return status.TIMEOUT, f'stopped: CPU limit of {limits.cpu_seconds} s'
+  if stop:
+    reason = _STOPS[stop].format_map(limits._asdict())
+    return (
+        status.TIMEOUT if stop in _TIMEOUTS else status.RESOURCE_LIMIT,
+        f'stopped: {reason}')
   if exit_code < 0:
     # Most real-time signals have no name.
     names = {signal.value: signal.name for signal in signal.Signals}
