@@ -12,7 +12,6 @@ kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 import contextlib
 import ctypes
 import errno
@@ -27,7 +26,7 @@ from environments.sandbox import processes
 from environments.sandbox import protocol
 from environments.sandbox import seccomp
 
-MAX_OPEN_FILES = 64
+_MAX_OPEN_FILES = 64
 MAX_THREADS = 64
 # Stack of a program's main thread, for deep recursion through C. Only the used
 # part takes memory.
@@ -47,11 +46,11 @@ _PATH_BENEATH = 1
 _FILES = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 _TCP = 0x3  # From version 4.
 _SCOPES = 0x3  # Signals and abstract sockets; from version 6.
-WRITE_FILE, READ_FILE, READ_FOLDER = 0x2, 0x4, 0x8
+_WRITE_FILE, _READ_FILE, _READ_FOLDER = 0x2, 0x4, 0x8
 
 _DEVICES = {
-    '/dev/null': READ_FILE | WRITE_FILE, '/dev/zero': READ_FILE,
-    '/dev/random': READ_FILE, '/dev/urandom': READ_FILE}
+    '/dev/null': _READ_FILE | _WRITE_FILE, '/dev/zero': _READ_FILE,
+    '/dev/random': _READ_FILE, '/dev/urandom': _READ_FILE}
 _PUBLIC = ('/etc/ld.so.cache', '/usr/share/zoneinfo')
 _INSTALLED = ('site-packages', 'dist-packages')  # Not the standard library.
 _LIBRARY = re.compile(r'.+\.so(\.\d\w*)*')  # libz.so, libz.so.1.2.13
@@ -73,7 +72,7 @@ class Isolation:
     self._interpreter_bytes = num_pages * os.sysconf('SC_PAGESIZE')
     self._ruleset = self._filter = None
     if level is not protocol.Level.UNSAFE_RLIMIT:
-      self._ruleset = Ruleset(readable_paths())
+      self._ruleset = _make_ruleset()
       self._filter = seccomp.Filter()
 
   def max_resident_bytes(self, limits: protocol.Limits) -> int:
@@ -93,29 +92,31 @@ class Isolation:
         self._interpreter_bytes + limits.memory_bytes + _STACKS_BYTES)
     # One byte more shows that the output was longer.
     _set_limit(resource.RLIMIT_FSIZE, int(limits.output_bytes) + 1)
-    _set_limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    _set_limit(resource.RLIMIT_NOFILE, _MAX_OPEN_FILES)
     _set_limit(resource.RLIMIT_NPROC, self._max_tasks())
     _set_limit(resource.RLIMIT_SIGPENDING, _MAX_PENDING_SIGNALS)
     # 1, not 0: the kernel starts a core-dump program even at 0.
     _set_limit(resource.RLIMIT_CORE, 1)
     processes.drop_capabilities()
     if self._ruleset is not None:
-      self._ruleset.restrict_self()
+      _landlock(_RESTRICT_SELF, self._ruleset, 0)
       self._filter.install()
-
 
   def _max_tasks(self) -> int:
     """Limit of the processes and threads of the program's user.
 
     The kernel exempts root. If root may change its real user, each program gets
     a user with the exact limit; files are opened with the effective user, which
-    stays root. Otherwise the user may have many other tasks.
+    stays root. Otherwise the user may have all other tasks of the machine.
     """
     if self._ruleset is not None:
       with contextlib.suppress(OSError):
         os.setreuid(_FIRST_USER + os.getpid(), -1)
         return MAX_THREADS
-    return _num_tasks() + MAX_THREADS
+    fd = os.open('/proc/loadavg', os.O_RDONLY)  # `open` costs a program 10 %.
+    num_tasks = os.read(fd, 100).split()[3].partition(b'/')[2]
+    os.close(fd)
+    return int(num_tasks) + MAX_THREADS
 
 
 def _set_limit(kind: int, value: int) -> None:
@@ -126,56 +127,42 @@ def _set_limit(kind: int, value: int) -> None:
   resource.setrlimit(kind, (value, value))
 
 
-def _num_tasks() -> int:
-  """Number of processes and threads on the machine."""
-  fd = os.open('/proc/loadavg', os.O_RDONLY)  # `open` costs a program 10 %.
-  text = os.read(fd, 100)
-  os.close(fd)
-  return int(text.split()[3].partition(b'/')[2])
-
-
 def landlock_version() -> int:
   """Version of the kernel's Landlock; OSError if it has none."""
   return _landlock(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
 
 
-class Ruleset:
-  """Landlock rules, made once and entered by many forks."""
-
-  def __init__(self, readable: Iterable[tuple[str, int]]):
-    """`readable` holds paths and the accesses allowed there and below."""
-    version = landlock_version()
-    attributes = struct.pack(
-        '=QQQ', _FILES[min(version, max(_FILES))], _TCP if version >= 4 else 0,
-        _SCOPES if version >= 6 else 0)
-    self._fd = _landlock(
-        _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
-    for path, access in readable:
-      if not os.path.isdir(path):
-        access &= ~READ_FOLDER  # Landlock refuses it for files.
-      with contextlib.suppress(FileNotFoundError, PermissionError):
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        rule = struct.pack('=Qi', access, fd)
-        _landlock(_ADD_RULE, self._fd, _PATH_BENEATH, rule, 0)
-        os.close(fd)
-
-  def restrict_self(self) -> None:
-    """Binds this process for good; it must have PR_SET_NO_NEW_PRIVS."""
-    _landlock(_RESTRICT_SELF, self._fd, 0)
+def _make_ruleset() -> int:
+  """File descriptor of the Landlock rules, which many forks enter."""
+  version = landlock_version()
+  attributes = struct.pack(
+      '=QQQ', _FILES[min(version, max(_FILES))], _TCP if version >= 4 else 0,
+      _SCOPES if version >= 6 else 0)
+  ruleset = _landlock(
+      _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
+  for path, access in _readable_paths():
+    if not os.path.isdir(path):
+      access &= ~_READ_FOLDER  # Landlock refuses it for files.
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+      fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+      rule = struct.pack('=Qi', access, fd)
+      _landlock(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
+      os.close(fd)
+  return ruleset
 
 
-def readable_paths() -> list[tuple[str, int]]:
+def _readable_paths() -> list[tuple[str, int]]:
   """Paths that forks of this interpreter need, with their accesses.
 
   These are the standard library, the loaded packages, the shared libraries next
   to the loaded ones, a few devices, and the time zones. Other installed
   packages are left out: the trainer's code may be among them.
   """
-  read = READ_FILE | READ_FOLDER
+  read = _READ_FILE | _READ_FOLDER
   standard = {path for path in sys.path if os.path.isdir(path)}
   rules = [*_DEVICES.items(), *((path, read) for path in _PUBLIC)]
   for folder in standard:
-    rules.append((folder, READ_FOLDER))
+    rules.append((folder, _READ_FOLDER))
     rules += [
         (os.path.join(folder, name), read) for name in os.listdir(folder)
         if name not in _INSTALLED]
@@ -193,7 +180,7 @@ def readable_paths() -> list[tuple[str, int]]:
       os.path.dirname(path) for path in loaded
       if path.startswith('/') and _LIBRARY.fullmatch(path)}:
     rules += [
-        (os.path.join(folder, name), READ_FILE) for name in os.listdir(folder)
+        (os.path.join(folder, name), _READ_FILE) for name in os.listdir(folder)
         if _LIBRARY.fullmatch(name)]
   return rules
 

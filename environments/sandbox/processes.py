@@ -14,20 +14,14 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
 libc = ctypes.CDLL(None, use_errno=True)
-libc.__errno_location.restype = ctypes.c_void_p
 # Arguments of capset(2): version 3 and the calling process; two words each of
 # effective, permitted and inheritable capabilities, all zero.
 _CAPABILITIES = struct.pack('=Ii', 0x20080522, 0), bytes(24)
 
 
-def errno_address() -> int:
-  """Address of the error number that C functions set in this thread."""
-  return libc.__errno_location()
-
-
 def set_option(option: int, value: int) -> None:
   """Sets one of the options above for the calling process."""
-  _check(libc.prctl(option, int(value), 0, 0, 0), f'prctl({option})')
+  check(libc.prctl(option, int(value), 0, 0, 0), f'prctl({option})')
 
 
 def die_with(parent: int) -> None:
@@ -39,7 +33,7 @@ def die_with(parent: int) -> None:
 
 def drop_capabilities() -> None:
   """Drops all capabilities of this process for good; root keeps its files."""
-  _check(libc.capset(*_CAPABILITIES), 'capset')
+  check(libc.capset(*_CAPABILITIES), 'capset')
 
 
 def reap() -> set[int]:
@@ -130,7 +124,8 @@ def _read(pid: int, name: str) -> bytes:
     return b''
 
 
-def _check(result: int, name: str) -> None:
+def check(result: int, name: str) -> None:
+  """Raises the OSError of a call of the C library that failed."""
   if result:
     error = ctypes.get_errno()
     raise OSError(error, f'{name}: {os.strerror(error)}')

@@ -31,6 +31,8 @@ VALUE_FD = 3
 OUT_OF_MEMORY = signal.SIGUSR1
 _OWN_FILES = __file__, literals.__file__
 _FILE = io.IOBase.__base__  # The base of all files, without a metaclass.
+_errno_address = processes.libc.__errno_location
+_errno_address.restype = ctypes.c_void_p
 
 
 def main(
@@ -120,7 +122,7 @@ def _run(request: protocol.Request) -> int:
   gc.enable()
   exit_code = 0
   # `raise MemoryError` and a text that is too complex leave no error number.
-  error_number = ctypes.c_int.from_address(processes.errno_address())
+  error_number = ctypes.c_int.from_address(_errno_address())
   error_number.value = 0
   try:
     # A file may begin with a byte-order mark.
@@ -132,7 +134,9 @@ def _run(request: protocol.Request) -> int:
       with open(VALUE_FD, 'w') as file:
         file.write(value)
   except SystemExit as error:
-    exit_code = _exit_code_of(error)
+    exit_code = int(error.code not in (None, 0))
+    if exit_code and not isinstance(error.code, int):
+      print(error.code, file=sys.stderr)
   except MemoryError as error:
     exit_code = -OUT_OF_MEMORY if error_number.value == errno.ENOMEM else 1
     traceback.clear_frames(error.__traceback__)  # Frees memory for the message.
@@ -191,13 +195,3 @@ def _print_exception(*exception) -> None:
     half = TRACEBACK_CHARS // 2
     text = f'{text[:half]} [...] {text[-half:]}'
   print(text, end='', file=sys.stderr)
-
-
-def _exit_code_of(error: SystemExit) -> int:
-  if error.code is None:
-    return 0
-  if isinstance(error.code, int):
-    fits_long = -2**63 <= error.code < 2**63
-    return error.code & 0xFF if fits_long else 0xFF  # As in any Python.
-  print(error.code, file=sys.stderr)
-  return 1

@@ -46,8 +46,8 @@ getresuid 118 148, getresgid 120 150, getgroups 115 158, prlimit64 302 261,
 getrlimit 97 163, setrlimit 160 164, prctl 157 167, uname 63 160,
 sysinfo 99 179, getrandom 318 278
 '''
-# Machine (`os.uname`) -> column above, and AUDIT_ARCH_*.
-_MACHINES = {'x86_64': (1, 0xC000003E), 'aarch64': (2, 0xC00000B7)}
+# Machine (`os.uname`) -> column of numbers above, and AUDIT_ARCH_*.
+_MACHINES = {'x86_64': (0, 0xC000003E), 'aarch64': (1, 0xC00000B7)}
 
 _ALL = 0xFFFFFFFF
 _NEGATIVE = 0x80000000
@@ -143,20 +143,23 @@ class Filter:
     """Binds this process for good; it must have PR_SET_NO_NEW_PRIVS."""
     for offset in self._pid_offsets:
       struct.pack_into('=I', self._code, offset, os.getpid())
-    if processes.libc.prctl(
-        _PR_SET_SECCOMP, _MODE_FILTER, self._program, 0, 0):
-      error = ctypes.get_errno()
-      raise OSError(error, f'seccomp: {os.strerror(error)}')
+    processes.check(processes.libc.prctl(
+        _PR_SET_SECCOMP, _MODE_FILTER, self._program, 0, 0), 'seccomp')
+
+
+def numbers_of(machine: str) -> dict[str, int]:
+  """Name of an allowed call -> its number."""
+  column, _ = _MACHINES[machine]
+  calls = map(str.split, _CALLS.split(','))
+  return {
+      name: int(numbers[column]) for name, *numbers in calls
+      if numbers[column] != '-'}
 
 
 def assemble(machine: str) -> list[tuple]:
   """The instructions: code, jumps if true and if false, and operand."""
-  column, arch = _MACHINES[machine]
-  numbers = {}
-  for call in _CALLS.split(','):
-    words = call.split()
-    if words[column] != '-':
-      numbers[words[0]] = int(words[column])
+  _, arch = _MACHINES[machine]
+  numbers = numbers_of(machine)
   code = [
       (_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL),
       (_LOAD, 0, 0, _NUMBER)]
