@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 import contextlib
 import dataclasses
-import fcntl
 import importlib.util
 import json
 import logging
@@ -17,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 
 from environments.sandbox import client
 from environments.sandbox import isolation
@@ -27,18 +25,14 @@ from environments.sandbox import seccomp
 
 AUTO = 'auto'  # The first level of _AUTOMATIC that works.
 _AUTOMATIC = (protocol.Level.BWRAP, protocol.Level.KERNEL)
-LOCAL_LEVELS = (*_AUTOMATIC, protocol.Level.UNSAFE_RLIMIT)
-LEVELS = (AUTO, *(level.value for level in LOCAL_LEVELS))
+LEVELS = (AUTO, 'bwrap', 'kernel', 'unsafe_rlimit')
 MAX_SLOTS = 1024  # A process waits in each.
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PYTHON = os.path.realpath(sys.executable)
-_PREFIX = 'atgrpo-sandbox-'  # Of the name of a server's folder.
-_MAX_ADDRESS = 107  # Bytes of the path of a socket.
 _BACKLOG = 4096
 _START_SECONDS = 60.0  # Timeout of the trial program.
 _END_SECONDS = 10.0  # Timeout of the server's end.
-_NEW_SECONDS = 60.0  # The server of a younger folder may be starting.
 
 # Visible inside bubblewrap besides the interpreter. Programs may read less, see
 # `isolation`.
@@ -86,11 +80,11 @@ class SandboxServer:
 
   Start it before jax: a process that runs jax must not fork.
 
-  Attributes:
+  Attributes, all but `num_slots` once the server has started:
     num_slots: programs that run at a time.
-    level: how programs are isolated, once the server has started.
-    address: the server's socket, once it has started.
-    pid: process id of the server, once it has started.
+    level: how programs are isolated.
+    address: the server's socket.
+    pid: process id of the server.
   """
 
   name = 'sandbox server'
@@ -127,20 +121,9 @@ class SandboxServer:
       raise NoSandboxError(
           f'The sandbox needs Linux, not {sys.platform!r}; run tasks whose '
           'agents write programs on a Linux machine.')
-    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-      raise NoSandboxError(
-          'SIGCHLD is ignored, which hides the ends of programs; call '
-          'signal.signal(signal.SIGCHLD, signal.SIG_DFL) first.')
-    _remove_abandoned_folders()
-    directory = tempfile.mkdtemp(prefix=_PREFIX)  # Mode 0700.
+    directory = tempfile.mkdtemp(prefix='atgrpo-sandbox-')  # Mode 0700.
     self.address = os.path.join(directory, protocol.SOCKETS[0])
     try:
-      longest = os.path.join(directory, max(protocol.SOCKETS, key=len))
-      excess = len(os.fsencode(longest)) - _MAX_ADDRESS
-      if excess > 0:
-        raise NoSandboxError(
-            f'The path of a socket in {tempfile.gettempdir()!r} is {excess} '
-            'bytes too long; set TMPDIR to a shorter folder.')
       self._choose_level()
     except BaseException:
       self.close()
@@ -216,9 +199,7 @@ class SandboxServer:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(path))
         listener.listen(_BACKLOG)
-        # The standard streams, which the caller may have closed, stay free.
-        fds.append(fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 3))
-        stack.callback(os.close, fds[-1])
+        fds.append(listener.fileno())
       settings = {
           'socket_fds': fds, 'num_slots': self.num_slots,
           'level': self.level.value, 'directory': directory,
@@ -265,20 +246,6 @@ class SandboxServer:
 
   def __exit__(self, *exception) -> None:
     self.close()
-
-
-def _remove_abandoned_folders() -> None:
-  """Removes the folders that this user's killed servers left behind."""
-  for folder in pathlib.Path(tempfile.gettempdir()).glob(f'{_PREFIX}*'):
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-      status = folder.lstat()
-      if (status.st_uid == os.getuid()
-          and time.time() - status.st_mtime > _NEW_SECONDS):
-        client.setblocking(False)
-        try:
-          client.connect(str(folder / protocol.SOCKETS[0]))
-        except (FileNotFoundError, ConnectionRefusedError):  # No server.
-          shutil.rmtree(folder)
 
 
 def _missing(level: protocol.Level) -> str:

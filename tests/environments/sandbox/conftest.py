@@ -33,10 +33,3 @@ def server(request, server_at):
 def unsafe(server_at):
   """At the level where programs can reach the processes that watch them."""
   return server_at('unsafe_rlimit')
-
-
-@pytest.fixture
-def fragile():
-  """A server with one slot that a test may damage."""
-  with sandbox.SandboxServer(num_slots=1) as running:
-    yield running

@@ -51,21 +51,16 @@ def descendants(pid):
   return found
 
 
-def exists(pid):
-  return pathlib.Path(f'/proc/{pid}').exists()
-
-
 def other_python():
   """An interpreter that ORDINARY may run; None if there is none."""
+  program = (
+      'import os, sys; print(sys.version_info >= (3, 11) '
+      'and os.access(os.path.realpath(sys.executable), os.X_OK))')
   for python in (sys.executable, '/usr/bin/python3', '/usr/local/bin/python3'):
-    if shutil.which(python) and shutil.which('setpriv'):
-      version = subprocess.run(
-          _as_ordinary([
-              python, '-c', 'import os, sys; print(sys.version_info >= (3, 11) '
-              'and os.access(os.path.realpath(sys.executable), os.X_OK))']),
-          cwd='/', capture_output=True)
-      if version.stdout == b'True\n':
-        return python
+    if shutil.which('setpriv') and b'True' in subprocess.run(
+        _as_ordinary([python, '-c', program]), cwd='/',
+        capture_output=True).stdout:
+      return python
   return None
 
 
