@@ -3,16 +3,10 @@
   with sandbox.SandboxServer() as server:
     result = server.sandbox.run('print(int(input()) + 1)', stdin='41')
 
-A program is Python text with the standard library, numpy and sympy. `run_tests`
-runs it on many inputs, and `call` calls one of its functions and returns the
-values. Grade outside: a program and its input never contain expected answers.
-
-The status INFRASTRUCTURE means that the sandbox failed. The owner of the server
-then restarts it and repeats the work, as `atgrpo_jax.rollout.workers` does.
-
-A server takes the strongest `Level` that the machine offers, and never
-UNSAFE_RLIMIT by default. `RemoteServer` replaces it by a SandboxFusion service.
-docs/sandbox.md lists the attacks that are covered and those that are not.
+docs/sandbox.md describes the use, the levels of isolation, and which attacks
+are covered. The status INFRASTRUCTURE means that the sandbox failed. The owner
+of the server then restarts it and repeats the work, as
+`atgrpo_jax.rollout.workers` does.
 
   launcher    Starts the server and chooses its level.
   client      `Sandbox`, which runs a program, and its results.

@@ -14,7 +14,6 @@ from concurrent import futures
 import dataclasses
 import math
 import os
-import re
 import socket
 import time
 from typing import Any
@@ -23,10 +22,8 @@ from environments.sandbox import literals
 from environments.sandbox import protocol
 
 _MAX_THREADS = 64  # Programs that one call runs side by side.
-_FUNCTION = re.compile(r'[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*')
 _MIN_LIMITS = protocol.Limits(
     cpu_seconds=0.01, wall_seconds=0.01, memory_bytes=64 << 20, output_bytes=1)
-_PAUSES = (0.0,)  # Seconds before each further attempt.
 _SERVER_END_SECONDS = 0.1  # The sockets of a killed server close sooner.
 
 
@@ -109,7 +106,7 @@ class Sandbox:
     Objects of the program's classes and functions are returned as
     `literals.Opaque`.
 
-    Raises ValueError for other functions or arguments.
+    Raises ValueError for other arguments.
     """
     return self._call(source, function, [
         ([literals.Call(tuple(arguments), {})], False) for arguments in calls])
@@ -127,10 +124,6 @@ class Sandbox:
   def _call(
       self, source: str, function: str,
       requests: Sequence[tuple]) -> list[ProgramResult]:
-    if not all(map(_FUNCTION.fullmatch, function.split('|'))):
-      raise ValueError(
-          f'function={function!r} cannot be called; give a name such as '
-          "'solve' or 'Solution().solve'.")
     packed = []
     for request in requests:
       try:
@@ -142,12 +135,13 @@ class Sandbox:
       packed.append(protocol.Request(source, '', function, text, self.limits))
     return _side_by_side(self._execute, packed)
 
-  def _execute(
-      self, request: protocol.Request,
-      pauses: Sequence[float] = _PAUSES) -> ProgramResult:
-    """Runs a program, again after each pause if the sandbox fails."""
+  def _pauses(self) -> Sequence[float]:
+    """Seconds before each further attempt, if the sandbox fails."""
+    return (0.0,)
+
+  def _execute(self, request: protocol.Request) -> ProgramResult:
     failures = []
-    for pause in (0.0, *pauses):
+    for pause in (0.0, *self._pauses()):
       time.sleep(pause)
       try:
         result, value = self._request(request)
@@ -185,21 +179,11 @@ class Sandbox:
     """True if the server that was started then still serves."""
     time.sleep(_SERVER_END_SECONDS)
     try:
-      with self._connect(protocol.SOCKETS[0]):
+      with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(self.address)
         return os.stat(self.address).st_mtime_ns == server_start
     except OSError:
       return False
-
-  def _connect(self, socket_name: str) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-      connection.settimeout(self.limits.wall_seconds + self.reply_seconds)
-      connection.connect(
-          os.path.join(os.path.dirname(self.address), socket_name))
-    except BaseException:
-      connection.close()
-      raise
-    return connection
 
   def _request(
       self, request: protocol.Request) -> tuple[ProgramResult, bytes]:
@@ -210,7 +194,10 @@ class Sandbox:
     text = request.source + request.arguments
     needs_packages = any(package in text for package in protocol.PACKAGES)
     server_start = os.stat(self.address).st_mtime_ns
-    with self._connect(protocol.SOCKETS[needs_packages]) as connection:
+    with socket.socket(socket.AF_UNIX) as connection:
+      connection.settimeout(self.limits.wall_seconds + self.reply_seconds)
+      connection.connect(os.path.join(
+          os.path.dirname(self.address), protocol.SOCKETS[needs_packages]))
       try:
         connection.sendall(protocol.pack(request))
         connection.shutdown(socket.SHUT_WR)

@@ -52,10 +52,8 @@ class RemoteSandbox(client.Sandbox):
 
   reply_seconds: float = 120.0
 
-  def _execute(
-      self, request: protocol.Request,
-      pauses: Sequence[float] | None = None) -> client.ProgramResult:
-    return super()._execute(request, _PAUSES if pauses is None else pauses)
+  def _pauses(self) -> Sequence[float]:
+    return _PAUSES
 
   def _request(
       self, request: protocol.Request) -> tuple[client.ProgramResult, bytes]:
