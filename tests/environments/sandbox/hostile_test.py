@@ -5,6 +5,7 @@ The tests run as the present user, and if that is root, as an ordinary user too.
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -12,12 +13,12 @@ import pytest
 
 from environments import sandbox
 from environments.sandbox import protocol
+from environments.sandbox import seccomp
 from environments.sandbox import Status
 from tests.environments.sandbox import attacks
 from tests.environments.sandbox import servers
 from tests.environments.sandbox.servers import CANARY
 
-NUM_ATTACKS = 154
 _OTHER_PYTHON = servers.other_python() if os.getuid() == 0 else None
 _USERS = ['self'] + ['ordinary'] * (_OTHER_PYTHON is not None)
 
@@ -72,36 +73,36 @@ def results(address, world):
 
 @pytest.mark.parametrize('name', attacks.ATTACKS)
 def test_attack_is_refused(results, name):
-  result = results[name]
-  assert result.stdout.startswith('begun\n'), result
-  assert 'ESCAPED' not in result.stdout and CANARY not in result.stdout, result
-  assert result.stdout.startswith('begun\nrefused') or (
-      result.stderr.strip().endswith('not allowed to raise maximum limit')
-      ), result
+  stdout = results[name].stdout
+  assert re.fullmatch(r'begun\nrefused \d+\n', stdout), results[name]
 
 
-_MACHINE_CODE = '''
-    import ctypes, mmap, os
-    page = mmap.mmap(-1, 4096, flags=34, prot=7)
-    page.write(bytes.fromhex({code!r}))
-    call = ctypes.CFUNCTYPE(ctypes.c_long)(
-        ctypes.addressof(ctypes.c_char.from_buffer(page)))
-    print('begun', flush=True)
-    result = call()
-    if result == 0: os._exit(7)  # The child.
-    print('ESCAPED' if result > 0 else f'refused {{result}}')
-    '''
+def test_every_call_that_is_not_listed_is_refused(address):
+  listed = seccomp.numbers_of(os.uname().machine).values()
+  # The kernel filters no calls of probes (335 and 336), and ends the program.
+  numbers = sorted({*range(600)} - {335, 336, *listed})
+  x32 = [number | 1 << 30 for number in range(600)]
+  result = servers.run(address, f'''
+      import ctypes
+      libc = ctypes.CDLL(None, use_errno=True)
+      for number in {numbers + x32}:
+        result = libc.syscall(number, 0, 0, 0, 0, 0, 0)
+        assert (result, ctypes.get_errno()) == (-1, 1), number
+      print('refused')''')
+  assert result.stdout == 'refused\n', result
 
 
 @pytest.mark.skipif(os.uname().machine != 'x86_64', reason='x86-64 code')
-@pytest.mark.parametrize('code, end', [
-    ('b802000000cd80c3', 'killed by SIGSYS'),  # 32-bit fork.
-    ('b839000040 0f05 c3', 'refused -1'),  # x32's.
-    ('b839000000 0f05 c3', 'refused -1')])  # And the usual.
-def test_calls_of_other_instruction_sets_are_refused(address, code, end):
-  result = servers.run(address, _MACHINE_CODE.format(code=code))
-  assert 'ESCAPED' not in result.stdout
-  assert (result.stdout + result.stderr).strip().endswith(end), result
+def test_a_32_bit_call_ends_the_program(address):
+  result = servers.run(address, '''
+      import ctypes, mmap
+      page = mmap.mmap(-1, 4096, flags=34, prot=7)
+      page.write(bytes.fromhex('b802000000cd80c3'))  # fork()
+      print('begun', flush=True)
+      ctypes.CFUNCTYPE(ctypes.c_long)(
+          ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+      print('ESCAPED')''')
+  assert (result.stdout, result.stderr) == ('begun\n', 'killed by SIGSYS')
 
 
 @pytest.mark.skipif(
@@ -120,11 +121,10 @@ def test_kernel_refuses_more_threads_of_a_program_of_root(server_at):
   assert (result.status, result.stdout) == (Status.OK, '63\n'), result
 
 
-@pytest.mark.parametrize('reaction', ['signal.SIG_IGN', 'print'])
-def test_cpu_limit_is_exact_if_its_signal_is_ignored(address, reaction):
-  result = servers.run(address, f'''
+def test_cpu_limit_is_exact_if_its_signal_is_ignored(address):
+  result = servers.run(address, '''
       import os, signal, time
-      signal.signal(signal.SIGXCPU, {reaction})
+      signal.signal(signal.SIGXCPU, signal.SIG_IGN)
       while True: os.pwrite(1, b"%.3f" % time.process_time(), 0)''',
       cpu_seconds=0.2, wall_seconds=20.0)
   assert (result.status, result.stderr) == (Status.TIMEOUT, CPU)
@@ -134,28 +134,23 @@ def test_cpu_limit_is_exact_if_its_signal_is_ignored(address, reaction):
 CPU = 'stopped: CPU limit of 0.2 s'
 WALL_CLOCK = 'stopped: wall-clock limit of 0.1 s'
 MEMORY = (
-    'stopped: memory limit of 134217728 bytes',
-    'Cannot allocate memory\n', 'not allowed to raise maximum limit\n')
+    'stopped: memory limit of 134217728 bytes', 'Cannot allocate memory\n')
 OUTPUT = 'stopped: more than 10000 bytes of output'
 THREADS = 'stopped: more than 64 threads', "can't start new thread\n"
 
 
 @pytest.mark.parametrize('program, stderr', [
-    # Ignores the signal, inside one operation of the interpreter.
-    ('import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n'
-     '10 ** 10 ** 10', CPU),
+    ('10 ** 10 ** 10', CPU),  # One operation of the interpreter.
     ('import os, signal; os.kill(os.getpid(), signal.SIGSTOP)', WALL_CLOCK),
     ('import signal, time\nfor s in (1, 2, 3, 15): signal.signal(s, print)\n'
      'while True: time.sleep(1)', WALL_CLOCK),
     ('[0] * 10**9', MEMORY),
-    ('x = []\nwhile True: x.append(b"x" * (1 << 20))', MEMORY),
     ('x = b"x" * (160 << 20); del x', MEMORY),
     ('import sys\nsys.setrecursionlimit(10**6)\ndef f(n):\n  x = [n] * 10**5\n'
      '  return max(map(f, [n + 1]))\nf(0)', MEMORY),
     ('import threading\nthreading.stack_size(512 << 20)\n'
      'def f():\n  x = []\n  while True: x.append(b"x" * 4096)\n'
      't = threading.Thread(target=f); t.start(); t.join()', MEMORY),
-    ('x = []\nwhile True: x.append(bytes(1 << 20))', MEMORY),
     ('import mmap\nx = []\nwhile True: x.append(mmap.mmap(-1, 1 << 22, 34))',
      MEMORY),
     # Pages of zeros are not resident, but their page tables take memory.
@@ -164,8 +159,6 @@ THREADS = 'stopped: more than 64 threads', "can't start new thread\n"
      'for i in range(60_000):\n  ctypes.c_char.from_address(mmap(\n'
      '    ctypes.c_void_p((1 << 40) + (i << 30)), 4096, 1, 0x32, -1, 0)).value',
      MEMORY),
-    ('import resource\nresource.setrlimit(9, (200 << 20, 200 << 20))\n'
-     '[0] * 10**9', MEMORY),
     ('import threading, time\nthreading.stack_size(65536)\nwhile True:\n'
      '  threading.Thread(target=time.sleep, args=(60,), daemon=True).start()',
      THREADS),
@@ -176,12 +169,10 @@ THREADS = 'stopped: more than 64 threads', "can't start new thread\n"
      'killed by SIGKILL'),
     ('print("x" * 20_000)', OUTPUT),
     ('import sys\nwhile True: print("x" * 99, file=sys.stderr)', OUTPUT),
-    # They ignore the signal, or take space in other ways.
+    # It ignores the signal, or takes space in another way.
     ('import os, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n'
      'try:\n  while True: os.write(1, b"x" * 4096)\nexcept OSError: pass',
      OUTPUT),
-    ('import os\nos.write(1, b"x" * 20_000)', OUTPUT),
-    ('import os\nos.lseek(1, 1 << 40, 0); os.write(1, b"x")', OUTPUT),
     ('import os\nos.lseek(1, 10_000, 0); os.write(1, b"x")', OUTPUT)])
 def test_limits_hold(address, program, stderr):
   result = servers.run(
@@ -213,8 +204,8 @@ def test_nothing_of_the_trainer_is_inherited(address, package):
   assert result.stderr.endswith("No module named 'environments'\n"), result
 
 
-def test_attacks_leave_nothing_and_the_server_lives(address, results):
-  assert len(results) == NUM_ATTACKS
+@pytest.mark.usefixtures('results')
+def test_attacks_leave_nothing_and_the_server_lives(address):
   directory = os.path.dirname(address)
   assert servers.run(address, 'print(1)').stdout == '1\n'
   assert set(os.listdir(directory)) == {
