@@ -33,8 +33,6 @@ def add(x, y):
 FORGERIES = {
     'equal object': _equal(),
     'equal int': _equal(base='int'),
-    'equal str': _equal(base='str'),
-    'equal list': _equal('Equal([1, 2])', base='list'),
     'equal in a list': _equal('[Equal()]'),
     'equal key': _equal('{Equal(): 1}', base='int'),
     'class lies about its name': _equal(base='int') + '''
@@ -53,40 +51,13 @@ builtins.all = builtins.any = lambda x: True
 builtins.len = lambda x: 2
 def add(x, y): return 0
 ''',
-    'patched checker': '''
-import sys, builtins
-for module in list(sys.modules.values()):
-  for name in ('check', 'same_value', 'is_right', '_call', 'run'):
-    if hasattr(module, name):
-      setattr(module, name, lambda *args, **kwargs: None)
-def check(candidate): pass
-def add(x, y): return 0
-''',
     'patched json': '''
 import json
 json.dumps = lambda value, **kwargs: '3'
 json.encoder.JSONEncoder.encode = lambda self, value: '3'
 def add(x, y): return 0
 ''',
-    'patched json of an unknown class': '''
-import json
-json.dumps = lambda *_, **__: '{"Equal": []}'
-def add(x, y): return 1
-''',
-    'equal namedtuple': _equal(
-        'Equal(1, 2)', base='__import__("collections").namedtuple("P", "x y")'),
-    'equal member': '''
-import enum
-class Equal(enum.IntEnum):
-  A = 1
-  def __eq__(self, other): return True
-  __hash__ = int.__hash__
-def add(x, y): return Equal.A
-''',
     'equal Fraction': _equal(base='__import__("fractions").Fraction'),
-    'equal Decimal': _equal(base='__import__("decimal").Decimal'),
-    'equal deque': _equal(base='__import__("collections").deque'),
-    'equal key in a view': _equal('{Equal(1): 2}.keys()', base='int'),
     'equal iterator': _equal('Equal()', base='__import__("itertools").count'),
     'class that equals everything': _equal('Meta("A", (), {})') + '''
 class Meta(type):
@@ -148,27 +119,6 @@ def add(x, y):
     frame = frame.f_back
   return 0
 ''',
-    'reads the asserts on the stack': '''
-import re, sys, linecache
-def add(x, y):
-  frame = sys._getframe()
-  while frame:
-    text = ''.join(linecache.getlines(frame.f_code.co_filename))
-    found = re.search(r'assert candidate\\(%r, %r\\) == (.+)' % (x, y), text)
-    if found:
-      return eval(found[1])
-    frame = frame.f_back
-  return 0
-''',
-    'reads its file': '''
-import sys
-def add(x, y):
-  try:
-    text = open(sys.argv[0]).read() + open(__file__).read()
-  except Exception:
-    return 0
-  return 3 if 'assert' in text else 0
-''',
     'searches memory for asserts': '''
 import gc
 def add(x, y):
@@ -178,15 +128,8 @@ def add(x, y):
       return x + y
   return 0
 ''',
-    'searches memory for arguments': '''
-import gc
-def add(x, y):
-  return [o for o in gc.get_objects() if type(o) is tuple and x in o][:1]
-''',
     'sys.exit': 'import sys\nsys.exit(0)\n',
-    'sys.exit when called': 'import sys\ndef add(x, y): sys.exit(0)\n',
     'os._exit': 'import os\nos._exit(0)\n',
-    'os._exit when called': 'import os\ndef add(x, y): os._exit(0)\n',
     'os._exit at exit': '''
 import atexit, os
 atexit.register(lambda: os._exit(0))
@@ -206,15 +149,6 @@ for fd in range(3, 10):
   except OSError: pass
 def add(x, y): return 0
 ''',
-    'a report on every descriptor': '''
-import os, struct
-report = b'["ok", 0, "", 0.0, 0.0]'
-for fd in range(1, 64):
-  for kind in (b'v', b'r'):
-    try: os.write(fd, kind + struct.pack('>I', len(report)) + report)
-    except OSError: pass
-os._exit(0)
-''',
     'a value without a return': _write(b'true'),
     'code instead of a value': _write(
         b'__import__("os").system("touch /tmp/forged")'),
@@ -228,21 +162,12 @@ def add(x, y):
 class Passed(BaseException): pass
 def add(x, y): raise Passed
 ''',
-    'traces the checker': '''
-import sys
-sys.settrace(lambda *args: None)
-sys.setprofile(lambda *args: None)
-def add(x, y): return 0
-''',
     'forks': '''
 import os
 def add(x, y):
   if os.fork(): return 0
   return 1
 ''',
-    'not a number': 'def add(x, y): return float("nan")',
     'everything': 'def add(x, y): return list(range(1000))',
     'no function': 'x = 3\n',
-    'no program': 'def add(x, y: return',
-    'nothing': '',
 }
