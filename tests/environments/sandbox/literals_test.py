@@ -55,22 +55,14 @@ class Number(enum.IntEnum):
   ONE = 1
 
 
-class Letter(str, enum.Enum):
-  """Members equal strings."""
-
-  A = 'a'
-
-
 @pytest.mark.parametrize('value, plain', [
     (np.int64(3), 3), (np.float16(0.5), 0.5), (np.bool_(True), True),
     (np.str_('a'), 'a'), (np.complex64(1j), 1j), ([np.float64(2)], [2.0]),
     (collections.Counter('aab'), {'a': 2, 'b': 1}),
     (collections.defaultdict(list, {1: [2]}), {1: [2]}),
-    (Point(1, [2]), (1, [2])), (Number.ONE, 1), ({Letter.A: 1}, {'a': 1}),
-    (inherit(int, 7), 7), (inherit(float, 0.5), 0.5),
-    (inherit(str, 'a'), 'a'), (inherit(bytes, b'a'), b'a'),
-    (inherit(list, [1]), [1]), (inherit(tuple, [1]), (1,)),
-    (inherit(dict, {1: 2}), {1: 2}), (inherit(set, {1}), {1})])
+    (Point(1, [2]), (1, [2])), (Number.ONE, 1), ({Number.ONE: 2}, {1: 2}),
+    (inherit(int, 7), 7), (inherit(float, 0.5), 0.5), (inherit(str, 'a'), 'a'),
+    (inherit(list, [1]), [1]), (inherit(set, {1}), {1})])
 def test_value_of_another_type_becomes_an_equal_one(value, plain):
   assert value == plain
   assert same(literals.decode(literals.encode(value)), plain)
@@ -78,9 +70,7 @@ def test_value_of_another_type_becomes_an_equal_one(value, plain):
 
 @pytest.mark.parametrize('values, read', [
     (iter([1, 2]), [1, 2]), ((x for x in 'ab'), ['a', 'b']),
-    (map(str, [1]), ['1']), (zip([1], [2]), [(1, 2)]),
-    (reversed([1, 2]), [2, 1]), (enumerate('a'), [(0, 'a')]),
-    ({1: 2}.values(), [2])])
+    (zip([1], [2]), [(1, 2)]), ({1: 2}.values(), [2])])
 def test_iterators_and_views_of_values_come_back_as_iterators(values, read):
   text = literals.encode(values)
   value = literals.decode(text)
@@ -154,19 +144,15 @@ def test_values_without_a_text_are_refused(value, words):
 
 
 @pytest.mark.parametrize('text', [
-    '', ' ', 'x', '1 2', '[1', '[1][1]', b'\xff', '(1)', "'a'", '1_0',
-    '[' * 100_000, '[' * 100_000 + ']' * 100_000, '{"set":' * 100_000,
-    '9' * 5000, '"\\ud800"', '{"bytes": ["\\u0100"]}', '{"bytes": "a"}',
-    '{"bytes": [1]}', '{}', '{"a": []}', '{"list": []}', '{"tuple": 1}',
-    '{"tuple": [], "set": []}', '{"set": "ab"}', '{"set": [[1]]}',
-    '{"dict": [[[1], 1]]}', '{"dict": [1]}', '{"dict": [[1, 2, 3]]}',
-    '{"dict": {"1": 2}}', '{"complex": [1.0]}', '{"complex": ["1", 2.0]}',
-    '{"frozenset": [{"dict": []}]}', '__import__("os")', '{"iterator": "ab"}',
+    '', '1 2', '[1', b'\xff', '(1)', '[' * 100_000, '{"set":' * 100_000,
+    '[' * 100_000 + ']' * 100_000, '9' * 5000, '"\\ud800"', '{}', '{"a": []}',
+    '{"bytes": ["\\u0100"]}', '{"bytes": [1]}', '{"tuple": 1}',
+    '{"tuple": [], "set": []}', '{"set": [[1]]}', '{"dict": [[[1], 1]]}',
+    '{"dict": [[1, 2, 3]]}', '{"complex": [1.0]}', '__import__("os")',
     '{"object": ["a", 1, true]}', '{"object": ["\\ud800", true, true]}',
-    '{"range": [0, 1.5, 1]}', '{"range": [0, 1, 0]}', '{"Fraction": [1, 0]}',
-    '{"Fraction": ["1/2", 1]}', '{"Decimal": ["x"]}', '{"Decimal": [1]}',
-    json.dumps({'Decimal': ['1' * 5000]}), '{"Decimal": ["1E-100000000"]}',
-    '{"Decimal": ["0E+100000000"]}', '{"int": [5]}', '{"int": ["0xg"]}',
+    '{"range": [0, 1, 0]}', '{"Fraction": [1, 0]}', '{"Fraction": ["1/2", 1]}',
+    '{"Decimal": ["x"]}', '{"Decimal": ["1E-100000000"]}',
+    '{"Decimal": ["0E+100000000"]}', '{"int": ["0xg"]}',
     json.dumps({'int': ['f' * 50_000]}),
     *(f'{{"numpy": {x}}}' for x in (
         '["int64", [2], [1]]', '["int64", [1], ["a"]]',

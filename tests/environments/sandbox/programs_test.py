@@ -1,6 +1,5 @@
 """Ordinary programs run at every level, and failing programs say why."""
 
-from concurrent import futures
 import resource
 import sys
 import time
@@ -19,14 +18,12 @@ def programs(server):
 
 ORDINARY = [
     ('print(int(input()) + 1)', '41', '42\n'),
-    ('import sys; print(sys.stdin.buffer.read())', 'ß\n', "b'\\xc3\\x9f\\n'\n"),
     ('import sys; sys.stdout.write(sys.stdin.read())', 'ß→😀', 'ß→😀'),
     ('print(open("/dev/stdin").read(), end="")', 'x\n', 'x\n'),
     # Loaded when the program asks for them, some with shared libraries.
     ('import bz2, csv, ctypes, hashlib, lzma, sqlite3, ssl, zoneinfo\n'
      'import concurrent.futures, decimal, fractions, itertools, statistics\n'
      'print(decimal.Decimal(1) / 8)', '', '0.125\n'),
-    ('print(__name__)', '', '__main__\n'),
     ('import atexit; atexit.register(print, "bye")', '', 'bye\n'),
     ('print(len(str(int(input()) + 10**5000)))', '9' * 5001, '5002\n'),
     ('\ufeffprint(1)', '', '1\n'),
@@ -66,17 +63,11 @@ ORDINARY = [
 ]
 
 
-# Recursive functions. The depth of the first is 200,000, that of the others,
-# which recurse through C, is 50,000.
+# Recursive functions; all but the first recurse through C.
 RECURSIVE = [
     'def f(n): return n and 1 + f(n - 1)',
     '@functools.lru_cache(None)\ndef f(n): return n and 1 + f(n - 1)',
     'def f(n): return n and 1 + next(map(f, [n - 1]))',
-    'def f(n): return n and 1 + sum(f(n - 1) for _ in [0])',
-    'class A:\n  def __call__(self, n): return n and 1 + self(n - 1)\nf = A()',
-    'class A:\n  def __init__(self, n): self.n = n\n'
-    '  def __abs__(self): return self.n and 1 + abs(A(self.n - 1))\n'
-    'f = lambda n: abs(A(n))',
     'import threading\nthreading.stack_size(512 << 20)\n'
     '@functools.cache\ndef g(n): return n and 1 + g(n - 1)\n'
     'def f(n):\n  found = []\n'
@@ -84,10 +75,9 @@ RECURSIVE = [
     '  t.start(); t.join()\n  return found[0]']
 
 
-@pytest.mark.parametrize('stack_bytes, recursive', [
-    (1 << 20, RECURSIVE), (resource.RLIM_INFINITY, RECURSIVE[:2])])
-def test_recursion_is_deep_whatever_the_limit_of_the_caller(
-    stack_bytes, recursive):
+@pytest.mark.parametrize('stack_bytes', [1 << 20, resource.RLIM_INFINITY])
+def test_recursion_is_deep_whatever_the_limit_of_the_caller(stack_bytes):
+  recursive = RECURSIVE
   if sys.version_info[:2] in ((3, 12), (3, 13)):
     recursive = RECURSIVE[:1]  # They limit recursion through C themselves.
   soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
@@ -99,43 +89,30 @@ def test_recursion_is_deep_whatever_the_limit_of_the_caller(
       limits = sandbox.Limits(cpu_seconds=10.0, wall_seconds=30.0)
       results = servers.run_all(sandbox.Sandbox(server.address, limits), [
           'import functools, sys\nsys.setrecursionlimit(10**6)\n'
-          f'{text}\nprint(f({(200_000, 50_000)[i > 0]}))'
-          for i, text in enumerate(recursive)])
+          f'{text}\nprint(f(50_000))' for text in recursive])
   finally:
     resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
   for text, result in zip(recursive, results):
-    assert result.status is Status.OK, (text, result)
-    assert result.stdout in ('200000\n', '50000\n')
+    assert result.stdout == '50000\n', (text, result)
 
 
 # Left open, or closed by the program's end. Each writes `text` to stdout.
 OPEN_FILES = [
     'out = open(1, "w"); out.write("text")',
     'out = open(1, "wb", buffering=99); out.write(b"text"); exit()',
-    'import io, sys; out = io.TextIOWrapper(sys.stdout.detach())\n'
-    'out.write("text")',
     'import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.detach())\n'
     'print("text", end="")',
-    'import io; out = io.BufferedWriter(io.FileIO(1, "w")); out.write(b"text")',
     'class A:\n  def __init__(self):\n    self.me = self\n'
     '    self.out = open(1, "w")\n    self.out.write("text")\nA()',
     'def write():\n  out = open(1, "w")\n  out.write("text")\n  yield\n'
     'generator = write(); next(generator)',
-    'import io, os\nclass Out(io.IOBase):\n'
-    '  def flush(self): os.write(1, b"text"); Out.flush = print\nout = Out()',
     'import ctypes; ctypes.CDLL(None).printf(b"text")',
     'import sys; sys.stdout.write("te"); out = open(1, "w"); out.write("xt")',
 ]
 
 
-def test_open_files_are_flushed_at_the_end(server_at):
-  for level in servers.LEVELS:
-    results = servers.run_all(server_at(level).sandbox, OPEN_FILES)
-    for program, result in zip(OPEN_FILES, results, strict=True):
-      assert result == sandbox.ProgramResult(Status.OK, 'text', ''), program
-
-
-@pytest.mark.parametrize('program, stdin, stdout', ORDINARY)
+@pytest.mark.parametrize('program, stdin, stdout', [
+    *ORDINARY, *((program, '', 'text') for program in OPEN_FILES)])
 def test_ordinary_program_runs(programs, program, stdin, stdout):
   result = programs.run(program, stdin)
   assert result == sandbox.ProgramResult(Status.OK, stdout, '')
@@ -149,24 +126,17 @@ def test_packages_are_loaded_already(server):
   assert result.stdout == 'True\n', result
 
 
-TOO_COMPLEX = 'MemoryError\n'  # From the parser, whose stack is limited.
-if sys.version_info >= (3, 12):
-  TOO_COMPLEX = 'Python source too complex to parse\n'
 FAILING = [
     ('import sys; sys.exit(3)', ''),
-    ('exit("no")', 'no\n'), ('exit(10**30)', ''),
+    ('exit("no")', 'no\n'),
     ('import os; os._exit(4)', ''),
     ('1 / 0', '\nZeroDivisionError: division by zero\n'),
     ('raise KeyboardInterrupt', '\nKeyboardInterrupt\n'),
     # The memory suffices.
     ('raise MemoryError', '\nMemoryError\n'),
-    ('class E(MemoryError): pass\nraise E("a") from ValueError()', 'E: a\n'),
-    (f'x = {"-" * 500_000}1', TOO_COMPLEX),
-    ('eval("-" * 500_000 + "1")', TOO_COMPLEX),
     ('int("9" * 50_001)', 'increase the limit\n'),
     # Not Python, or not Unicode.
     ('f(', "\nSyntaxError: '(' was never closed\n"),
-    ('print("a\0b")', 'null bytes\n'),
     ('print("\ud800")', 'surrogates not allowed\n'),
     ('input()', 'invalid continuation byte\n'),
     ('def f(): f()\nf()', 'maximum recursion depth exceeded\n'),
@@ -174,11 +144,9 @@ FAILING = [
     ('import pytest', "No module named 'pytest'\n"),
     ('import numpy, pytest', "No module named 'pytest'\n"),
     # Refused by the system.
-    ('import mmap; mmap.mmap(-1, 1 << 32, 34)', 'Cannot allocate memory\n'),
     ('x = [open("/dev/null") for _ in range(1000)]',
      "Too many open files: '/dev/null'\n"),
     ('import ctypes; ctypes.string_at(0)', 'killed by SIGSEGV'),
-    ('import os; os.kill(os.getpid(), 9)', 'killed by SIGKILL'),
     ('import os; os.kill(os.getpid(), 40)', 'killed by signal 40'),
 ]
 
@@ -192,13 +160,10 @@ def test_failing_program_says_why(programs, program, stderr):
 
 @pytest.mark.parametrize('program, status', [
     ('import os; os.close(0); os.close(1); os.close(2)', Status.OK),
-    ('import sys; sys.stdout = sys.stderr = None', Status.OK),
     ('import sys; del sys.stdout, sys.stderr, sys.__stdout__', Status.OK),
     ('import sys; sys.stdout.close(); sys.stderr.close(); 1 / 0',
      Status.ERROR),
-    ('import sys; sys.excepthook = None; 1 / 0', Status.ERROR),
     ('import sys, os; os.write(1, b"\\xff"); sys.modules.clear()', Status.OK),
-    ('import builtins; builtins.print = builtins.open = None', Status.OK),
     ('import os; os._exit = os.kill = None', Status.ERROR),
 ])
 def test_program_may_break_its_streams(programs, program, status):
@@ -248,27 +213,12 @@ def test_runs_draw_the_same_random_numbers(server_at, program):
   assert len(set(printed)) == 1, printed
 
 
-def test_numbers_of_the_system_are_random(programs):
-  results = programs.run_tests(
-      'import os, secrets\nprint(os.urandom(4), secrets.randbits(64))',
-      [''] * 3)
-  assert len({result.stdout for result in results}) == 3, results
-
-
-def test_waiting_for_a_slot_costs_no_time(server_at):
+def test_waiting_for_a_slot_costs_no_time(server):
   # Requests and outputs are larger than the buffers of the sockets.
   limits = sandbox.Limits(output_bytes=1 << 20, wall_seconds=0.6)
   program = (
       f'{"#" * 500_000}\nimport time; time.sleep(0.3)\nprint("\\0" * 300_000)')
-
-  def run(address):
-    start = time.monotonic()
-    results = sandbox.Sandbox(address, limits).run_tests(program, [''] * 6)
-    return time.monotonic() - start, results
-
-  addresses = [server_at(level).address for level in servers.LEVELS]
-  with futures.ThreadPoolExecutor() as pool:
-    for seconds, results in pool.map(run, addresses):
-      assert seconds > 0.9  # Two at a time.
-      assert {(r.status, len(r.stdout)) for r in results} == {
-          (Status.OK, 300_001)}
+  start = time.monotonic()
+  results = sandbox.Sandbox(server.address, limits).run_tests(program, [''] * 6)
+  assert time.monotonic() - start > 0.9  # Two at a time.
+  assert {(r.status, len(r.stdout)) for r in results} == {(Status.OK, 300_001)}
