@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent import futures
 import dataclasses
+import io
 import math
 import os
 import socket
@@ -78,10 +79,7 @@ class Sandbox:
             f'{low}.')
 
   def run(self, source: str, stdin: str = '') -> ProgramResult:
-    """Runs one program. A failing program never raises.
-
-    Retries if the sandbox fails.
-    """
+    """Runs one program, again if the sandbox fails; raises nothing."""
     return self._execute(protocol.Request(source, stdin, '', '', self.limits))
 
   def run_tests(
@@ -207,19 +205,17 @@ class Sandbox:
         raise _KilledSupervisorError(server_start) from error
     if not reply:
       raise _KilledSupervisorError(server_start)
-    head, _, output = reply.partition(b'\n')
-    report = protocol.unpack_report(head)
+    stream = io.BytesIO(reply)
+    report = protocol.unpack_report(stream.readline())
     if report.status is protocol.Status.INFRASTRUCTURE:
       raise OSError(f'a supervisor failed: {report.reason}')
-    stdout_size, stderr_size, value_size = report.output_sizes
-    if len(output) != stdout_size + stderr_size + value_size:
+    if stream.tell() + sum(report.output_sizes) != len(reply):
       raise OSError('a supervisor sent only a part of the output')
-    stdout = output[:stdout_size].decode('utf-8', 'replace')
-    stderr = output[stdout_size:stdout_size + stderr_size].decode(
-        'utf-8', 'replace')
+    *outputs, value = map(stream.read, report.output_sizes)
+    stdout, stderr = (text.decode('utf-8', 'replace') for text in outputs)
     result = ProgramResult(
         report.status, stdout, join_lines(stderr, report.reason))
-    return result, output[len(output) - value_size:]
+    return result, value
 
 
 def check_given(sandbox: Sandbox | None, writers: object) -> None:

@@ -78,23 +78,16 @@ class NoSandboxError(RuntimeError):
 class SandboxServer:
   """Owns the fork-server's process; a context manager.
 
-  Start it before jax: a process that runs jax must not fork.
-
-  Attributes, all but `num_slots` once the server has started:
-    num_slots: programs that run at a time.
-    level: how programs are isolated.
-    address: the server's socket.
-    pid: process id of the server.
+  Start it before jax: a process that runs jax must not fork. The level, the
+  address of the socket and the process id are known once it has started.
   """
 
   name = 'sandbox server'
 
   def __init__(self, num_slots: int | None = None, level: str = AUTO):
-    """Starts nothing yet.
+    """Starts nothing yet; ValueError for a level that is not in LEVELS.
 
-    Args:
-      num_slots: programs that run at a time; by default one per core.
-      level: one of LEVELS; ValueError for another.
+    `num_slots` programs run at a time, by default one per core.
     """
     if level not in LEVELS:
       raise ValueError(

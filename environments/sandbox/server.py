@@ -97,10 +97,10 @@ def _main(
   Args:
     socket_fds: listening sockets in the order of `protocol.SOCKETS`.
     num_slots: programs that run at a time, and as many with packages.
-    level: a `protocol.Level`.
+    level: value of a `protocol.Level`.
     directory: holds the sockets and the empty folder where programs run;
       removed at the end.
-    package_folders: where the packages are installed.
+    package_folders: where numpy and sympy are installed.
 
   Standard input is a pipe whose other end the parent keeps open.
   """
@@ -235,12 +235,9 @@ def _supervise(
         for name in ('stdout', 'stderr', 'value')]
     reader, writer = os.pipe()
     ready = stack.enter_context(open(reader, 'rb', 0))
-    parent = os.getpid()
-    pid = os.fork()
-    if not pid:
-      processes.die_with(parent)
-      program.main(
-          connection, isolation, [file.fileno() for file in outputs], writer)
+    pid = _fork(
+        program.main, connection, isolation,
+        [file.fileno() for file in outputs], writer)
     os.close(writer)
     if not select.select([ready], [], [], _START_SECONDS)[0]:
       raise TimeoutError(f'no program started within {_START_SECONDS} s')

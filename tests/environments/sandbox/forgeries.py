@@ -119,15 +119,6 @@ def add(x, y):
     frame = frame.f_back
   return 0
 ''',
-    'searches memory for asserts': '''
-import gc
-def add(x, y):
-  wanted = ' '.join(['assert', 'candidate'])
-  for thing in gc.get_objects():
-    if isinstance(thing, (list, tuple, dict)) and wanted in str(thing)[:10000]:
-      return x + y
-  return 0
-''',
     'sys.exit': 'import sys\nsys.exit(0)\n',
     'os._exit': 'import os\nos._exit(0)\n',
     'os._exit at exit': '''

@@ -17,15 +17,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   """Replies like `POST /run_code`; `server.failures` come first."""
 
   def do_POST(self):
-    body = self.rfile.read(int(self.headers['Content-Length']))
-    self.server.requests.append(json.loads(body))
-    status, reply = 200, None
-    if self.path != '/run_code':
-      status, reply = 404, {'detail': 'Not Found'}
-    elif self.server.failures:
+    assert self.path == '/run_code'
+    request = json.loads(self.rfile.read(int(self.headers['Content-Length'])))
+    self.server.requests.append(request)
+    if self.server.failures:
       status, reply = self.server.failures.pop(0)
-    if reply is None:
-      reply = _run(self.server.programs, self.server.requests[-1])
+    else:
+      status, reply = 200, _run(self.server.programs, request)
     data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
     self.send_response(status)
     self.end_headers()
