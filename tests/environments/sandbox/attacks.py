@@ -1,7 +1,8 @@
 """Attacks of a hostile program: name -> a line of Python.
 
 A refused line raises OSError. PRELUDE and the values of VICTIM, CANARY and the
-like precede each line.
+like precede each line. hostile_test.py also makes every call that is not
+listed in `seccomp`.
 """
 
 import os
@@ -32,7 +33,6 @@ FILES = {
         'print(open(f"/proc/self/fd/{fd}").read())'),
     'read a link': 'os.readlink("/proc/self/exe")',
     'list the root': 'os.listdir("/")',
-    'list the temporary files': 'os.listdir(os.path.dirname(CANARY))',
     'read the sandbox itself': 'open(SOURCE).read()',
     'read installed packages': 'open(INSTALLED).read()',
     'write here': 'open("file", "w")',
@@ -42,23 +42,14 @@ FILES = {
     'change the standard library': 'open(os.__file__, "a").write("forged")',
     'truncate by opening': (
         'os.open(os.__file__, os.O_RDONLY | os.O_TRUNC)'),
-    'truncate': 'os.truncate(CANARY, 0)',
     'remove': 'os.unlink(CANARY)',
-    'rename': 'os.rename(CANARY, CANARY + "2")',
     'make a folder': 'os.mkdir("/tmp/forged-folder")',
     'make a link': 'os.symlink("/", "link")',
-    'make a hard link': 'os.link(os.__file__, "/tmp/forged-link")',
-    'make a pipe': 'os.mkfifo("fifo")',
-    'make a device': 'os.mknod("device", 0o60600, os.makedev(254, 0))',
     'make an unnamed file': 'os.open("/tmp", os.O_TMPFILE | os.O_RDWR)',
     'change rights': 'os.chmod(CANARY, 0o777)',
-    'change the owner': 'os.chown(CANARY, 1, 1)',
-    'change times': 'os.utime(os.__file__, (0, 0))',
-    'change attributes': 'os.setxattr(os.__file__, "user.x", b"x")',
     'lock the standard library': (
         '__import__("fcntl").flock(open(os.__file__), 6)'),
     'watch files': 'ok(libc.inotify_init1(0))',
-    'change the root': 'os.chroot("/tmp")',
     'memory file': 'os.memfd_create("x")',
     'shared anonymous memory': 'mmap.mmap(-1, 4096)',
     'shared memory of a device': (
@@ -78,10 +69,7 @@ FILES = {
 NETWORK = {
     'a tcp socket': 'socket.socket()',
     'the server\'s socket': 'socket.socket(socket.AF_UNIX).connect(SERVER)',
-    'connect a pair': 'socket.socketpair()[0].connect(SERVER)',
     'a pair of datagrams': 'socket.socketpair(type=socket.SOCK_DGRAM)',
-    'a message through a pair': (
-        'socket.socketpair()[0].sendmsg([b"x"], [], 0, SERVER)'),
     'a datagram through a pair': (
         'socket.socketpair()[0].sendto(b"x", SERVER)'),
     'urgent data': 'socket.socketpair()[0].send(b"x", socket.MSG_OOB)',
@@ -95,7 +83,6 @@ PROCESSES = {
         'raw("close_range", 3, 0xffffffff, 2)'),
     'clone3': 'raw("clone3", struct.pack("=11Q", *[0] * 4, 17, *[0] * 6), 88)',
     'exec': 'os.execv("/bin/sh", ["sh", "-c", "echo ESCAPED"])',
-    'spawn': 'os.posix_spawn("/bin/sh", ["sh", "-c", "echo ESCAPED"], {})',
     'subprocess': '__import__("subprocess").run(["echo", "ESCAPED"])',
     'signal its supervisor': 'os.kill(os.getppid(), 9)',
     'signal the trainer': 'os.kill(VICTIM, 9)',
@@ -112,14 +99,12 @@ PROCESSES = {
     'trace the trainer': 'ok(libc.ptrace(16, VICTIM, 0, 0))',
     'change priorities by a lock': 'raw("futex", bytes(64), 6, 0, 0, 0, 0)',
     'the supervisor\'s memory': 'open(f"/proc/{os.getppid()}/mem", "rb+")',
-    'the supervisor\'s files': 'os.listdir(f"/proc/{os.getppid()}/fd")',
     'the trainer\'s environment': (
         'print(open(f"/proc/{VICTIM}/environ").read())'),
     'all processes': 'os.listdir("/proc")',
     'its own memory file': 'open("/proc/self/mem", "rb+")',
     'limits of others': 'raw("prlimit64", os.getppid(), 7, bytes(16), 0)',
     'priority of others': 'os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)',
-    'cores of others': 'os.sched_setaffinity(os.getppid(), {0})',
     'cores that others may use': 'os.sched_getaffinity(VICTIM)',
     'computing time of others': (
         '__import__("time").clock_gettime(~VICTIM << 3 | 2)'),
@@ -129,11 +114,8 @@ PROCESSES = {
 PRIVILEGES = {
     'a user namespace': 'ok(libc.unshare(0x10000000))',
     'become root': 'os.setuid(0)',
-    'become somebody': 'os.setresuid(12345, 12345, 12345)',
     'raise a limit': 'ok(libc.setrlimit(9, b"\\xff" * 16))',
     'no filter': 'ok(libc.prctl(22, 0, 0, 0, 0))',
-    'name of the machine': 'ok(libc.sethostname(b"forged", 6))',
-    'the clock': '__import__("time").clock_settime(0, 1.0)',
     'type into the terminal': '__import__("fcntl").ioctl(0, 0x5412, b"x")',
 }
 
