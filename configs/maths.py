@@ -16,8 +16,8 @@ With one policy for all roles the paper reports, for 1.7B, 16.7 % on AIME24,
 16.7 % on AIME25 and 39.6 % on OlympiadBench, and for 8B 50.0, 35.2 and 56.8 %.
 Evaluations use its top-p 0.95 and top-k 20.
 
-size=coder-0.5b trains an adapter of Qwen2.5-Coder-0.5B-Instruct, which both
-agents share, on two CPU cores, on GSM8K (kind=gsm8k) or on generated word
+size=coder-0.5b trains adapters of Qwen2.5-Coder-0.5B-Instruct on two CPU cores:
+one for both agents on GSM8K (kind=gsm8k), or one for each on generated word
 problems (kind=stories). kind=polaris has the data of the paper.
 
 The test joins AIME24, AIME25 and OlympiadBench. To test one of them:
@@ -88,7 +88,10 @@ def get_config(arg: str = ''):
     if arg.kind == 'stories':
       c.buckets.prompt = (128, *c.buckets.prompt)
       c.evaluation.validation = 'validation[:16]'
-      c.train.num_steps = 45
+      c.policies = 'lora_per_role'
+      c.rollout.group_size = 8
+      c.rollout.temperature = 0.7  # At 1, half as many programs are right.
+      c.train.num_steps = 30
       c.evaluation.validate_every = 15
 
   common.apply_system(c, arg, SYSTEMS[arg.system])
