@@ -89,10 +89,6 @@ def _solve(rules: board_game.GridGame, task: env_api.Task) -> tuple[str, ...]:
   return search(rules, rules.start(task))
 
 
-def _fill(task: env_api.Task) -> list[list[int]]:
-  return [[int(digit) for digit in row] for row in task['solution']]
-
-
 _NO_MOVES = (
     '"UDLR"', '["u"]', '["UD"]', '["X"]', '[1]', '[["U"]]', '{"moves": []}',
     '[null]', '3', 'true', json.dumps(['U'] * 101))
@@ -121,5 +117,6 @@ CASES = {
             '["1234", "1234", "1234", "1234"]', *(
                 f'[[{cell}, 0, 0, 0]{_BLANK}]'
                 for cell in ('5', '-1', '1.0', 'true', 'null'))),
-        _fill, {'size': 4}),
+        lambda task: [[*map(int, row)] for row in task['solution']],
+        {'size': 4}),
 }

@@ -8,12 +8,7 @@ import pytest
 from environments.boards.sokoban import env as sokoban
 from tests.environments.boards import games
 
-CASE = games.CASES['sokoban']
 RULES = sokoban.Sokoban()
-GRID = ('######', '#....#', '#....#', '#..#.#', '#....#', '######')
-TASK = {
-    'task_id': 'room 7', 'grid': GRID, 'player': [1, 1], 'boxes': [[2, 2]],
-    'goals': [[4, 2]]}
 
 
 @pytest.mark.parametrize('grid, player, boxes, goals, moves, expected', [
@@ -49,10 +44,10 @@ def test_progress_assigns_boxes_to_goals_with_the_minimum_distance():
 
 
 def test_pictures_show_boxes_and_player_on_goals():
-  board = RULES.start(TASK | {
-      'player': [4, 2], 'boxes': [[2, 2], [3, 1]], 'goals': [[4, 2], [3, 1]]})
-  assert RULES.show(board) == (
-      '######\n#....#\n#.B..#\n#*.#.#\n#.+..#\n######')
+  board = RULES.start({
+      'grid': ['....', '#...', '....'], 'player': [2, 2],
+      'boxes': [[0, 2], [1, 1]], 'goals': [[2, 2], [1, 1]]})
+  assert RULES.show(board) == '..B.\n#*..\n..+.'
 
 
 @pytest.mark.parametrize('height, width, num_boxes, num_rooms', [
