@@ -135,35 +135,18 @@ def test_adapters_of_depot_cannot_make_a_choice_certain():
   assert 0.28 < shelves.min() and shelves.max() < 0.6
 
 
-@pytest.mark.parametrize('code, chain', [(0, 0), (5, 0), (5, 1)])
-def test_depot_demonstrations_prefer_right_answers_of_the_code(code, chain):
+@pytest.mark.parametrize('reward', ['mixed', 'chain'])
+def test_right_answers_of_depot_earn_everything(reward):
   environment = depot.make_environment(
-      team='pair', max_turns=6, reward='mixed', sandbox=None, code=code)
-  items, known = depot.names('i', 8), environment.words
-  shelves = dict(zip(environment.words, environment.shelves))
-  rng = np.random.default_rng(0)
-  for role in ('scout', 'picker', 'solo') if chain else (
-      'scout', 'scout_3', 'picker', 'solo', depot_model.ALL_AT_ONCE):
-    num_right = num_wrong = 0
-    for _ in range(200):
-      _, (prompt,), completions = depot_model.demonstrate(
-          rng, role, {}, 50, num_items=8, num_orders=6, code=code,
-          chain=chain)
-      shift = 0
-      if chain and role != 'picker':
-        shift = int(prompt['content'].split()[-1][1:]) - 1
-      words = dict(zip((*items, *known), known[shift:] + known[:shift] + known))
-      if not {depot.SINGLE, depot.UNKNOWN}.isdisjoint(
-          prompt['content'].split()):
-        continue
-      seen = depot_model.shown_tokens([prompt])
-      for completion in map(str.split, completions):
-        said = seen if role == 'picker' else completion[:len(seen)]
-        right = [] if role == 'picker' else [words[token] for token in seen]
-        if not role.startswith('scout'):
-          right += [shelves[word] for word in said]
-        hits = sum(map(str.__eq__, completion, right))
-        num_right += hits
-        num_wrong += len(completion) - hits
-    assert num_right / (num_right + num_wrong) == pytest.approx(
-        math.e / (math.e + 7), abs=0.02)
+      team='pair', max_turns=6, reward=reward, sandbox=None, code=5)
+  state = environment.reset(
+      {'task_id': '', 'orders': [7500, 2500, 9000, 0, 6000, 1500]})
+  for _ in range(6):
+    word_of, shelf_of = depot_model.right_answers(environment, state)
+    item, = depot_model.shown_tokens(environment.observe(state, 'scout'))
+    told = environment.step(state, {'scout': word_of[item]})
+    assert told.reward_terms['told'] == 1 / 6
+    step = environment.step(
+        told.state, {'picker': shelf_of[word_of[item]]})
+    state = step.state
+  assert step.success
