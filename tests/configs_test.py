@@ -9,20 +9,17 @@ import shlex
 import subprocess
 
 import jax
-import jax.numpy as jnp
 from ml_collections import config_dict
 import numpy as np
 import pytest
 
 from atgrpo_jax import api
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import main
 from atgrpo_jax import model
 from atgrpo_jax import settings
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from atgrpo_jax.rl import losses
 from configs import common
 from configs import depot
 from environments import datasets
@@ -83,17 +80,9 @@ def test_bad_config_arguments_are_named(name, arg, message):
     *((name, f'system={system}') for name in ('writing', 'functions')
       for system in ('magrpo', 'magrpo_cross', 'iac', 'maac'))])
 def test_magrpo_and_actor_critic_do_not_clip(name, arg):
-  spec = config_lib.loss_spec(_get_config(name, arg).loss)
-  one, none = jnp.ones((2, 1)), jnp.zeros((2, 1))
-  ratios, advantages = jnp.array([[2.0], [0.3]]), jnp.array([1.5, -1.0])
-
-  def loss(logprobs):
-    return losses.policy_loss(
-        logprobs, none, none, none, advantages, one > 0, None, spec)[0]
-
-  # d(-ratio * advantage) / d(log ratio) = -ratio * advantage.
-  np.testing.assert_allclose(
-      jax.grad(loss)(jnp.log(ratios)), [[-3.0], [0.3]], rtol=1e-6)
+  config = _get_config(name, arg)
+  assert config.loss.surrogate == 'unclipped'
+  assert config.optimizer.max_grad_norm == 1e9
 
 
 def test_episodes_of_depot_have_two_tokens_for_each_order():
@@ -282,19 +271,3 @@ def test_splits_of_the_factbook_exist(size):
       config.dataset.train, config.evaluation.validation,
       config.evaluation.test):
     assert len(datasets.load(config.dataset.builder, split)) >= 16
-
-
-def test_writers_of_passages_have_an_adapter_each(small_folder, tmp_path):
-  config = _get_config('writing', 'kind=factbook,size=135m,debug')
-  config.update_from_flattened_dict({
-      'model.folder': str(small_folder), 'rollout.max_new_tokens': 16,
-      'buckets.prompt': (768,), 'buckets.completion': (16,)})
-  with futures.ThreadPoolExecutor(1) as executor, api.Run(
-      config, tmp_path, executor=executor) as run:
-    results = run.train()
-    folders = run.export()
-  assert results['after']['step'] == 2
-  assert 0 <= results['after']['mean_return'] <= 1
-  assert [folder.name for folder in folders] == ['concise', 'detailed']
-  for folder in folders:
-    assert (folder / 'adapter_config.json').is_file()
