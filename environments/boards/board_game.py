@@ -1,22 +1,11 @@
 """How a team plays a board game: some roles propose, the last one decides.
 
-Shared by Plan-Path, Sokoban and Sudoku (arXiv 2510.11062, section 5).
-A *move* is a list of steps or a filled grid.
-
-Teams:
-
-  solo     One agent answers with a move.
-  tool     A *tool* agent writes a program, and the move that it prints is
-           played.
-  pair     A tool agent writes a program that proposes a move. Then a
-           *planner* sees the program, its output and the proposal, and decides.
-  trio, quintet, septet
-           One, two or three tools and as many *advisors*, which propose a
-           move directly. Proposers do not see each other's proposals. Then a
-           *judge* sees all proposals and decides.
-
-A proposal is tried on a copy of the board. The move of the deciding role is
-played, and the next turn starts from its result.
+Shared by Plan-Path, Sokoban and Sudoku (arXiv 2510.11062, section 5). In the
+team `solo` one agent answers with a *move*, a list of steps or a filled grid.
+In `tool` it writes a program that prints the move. Otherwise tools and advisors
+propose moves, each tried on a copy of the board, and do not see each other's.
+Then a planner, who also sees the tool's program and its output, or a judge sees
+the proposals and decides. The next turn starts from the result of its move.
 
 Reward terms, all in [-1, 1] (`reward_terms` logs them before weighting):
 
@@ -41,16 +30,11 @@ weighted terms since its previous proposal, so a longer episode pays no more. A
 move without effect pays less than a random one. No move pays less than a
 malformed answer.
 
-Presets of weights (`REWARDS`):
-
-  mixed               all terms
-  outcome_and_plans   `plan_solved` alone: the checker pays the deciding role
-                      for the board and a proposer for its copy
-  outcome             no local term: only the team's checker pays
-
-With `outcome` the step of a proposer has no reward, so the return type
-`immediate` gives proposers no signal. `monte_carlo` in a tree, and
-`return_to_go` and `episode_return` in parallel episodes, include later rewards.
+Presets of weights (`REWARDS`): `mixed` has all terms, `outcome_and_plans`
+`plan_solved` alone, and `outcome` no local term. With `outcome` the step of a
+proposer has no reward, so the return type `immediate` gives proposers no
+signal. `monte_carlo` in a tree, and `return_to_go` and `episode_return` in
+parallel episodes, include later rewards.
 
 The outcome of an action is the first that applies: the failure of the program,
 PARSE_ERROR without a move, NO_EFFECT if the board or its copy is unchanged,
@@ -83,8 +67,8 @@ from environments import text
 Board = Any  # Frozen; each game has another type.
 Move = Any  # Frozen; each game has another type.
 
-# A program may print 64 KiB. Prompts hold at most this many bytes of its output
-# and of its source.
+# A program may print 64 KiB. Proposals hold at most this many bytes of its
+# output and of its source.
 MAX_OUTPUT_BYTES = 600
 MAX_PROGRAM_BYTES = 6000
 
@@ -165,7 +149,7 @@ class Game(Protocol):
   phrases: Phrases
 
   def start(self, task: env_api.Task) -> Board:
-    """The board of a task."""
+    """The board of a task; raises ValueError if it cannot be played."""
 
   def show(self, board: Board) -> str:
     """The board as a picture of characters."""
@@ -220,11 +204,10 @@ class GridGame(Game):
     return dataclasses.asdict(board)
 
   def parse(self, value: Any, board: Board) -> tuple[str, ...] | None:
-    if not isinstance(value, list) or len(value) > self.max_moves(board):
-      return None
-    if not all(isinstance(name, str) and name in DELTAS for name in value):
-      return None
-    return tuple(value)
+    if (isinstance(value, list) and len(value) <= self.max_moves(board)
+        and all(isinstance(name, str) and name in DELTAS for name in value)):
+      return tuple(value)
+    return None
 
   def play(self, board: Board, move: Sequence[str]) -> tuple[Board, float]:
     num_played = num_illegal = 0
@@ -255,7 +238,6 @@ class GridGame(Game):
 
 
 def ahead(cell: Cell, direction: str) -> Cell:
-  """The next cell in a direction."""
   down, right = DELTAS[direction]
   return cell[0] + down, cell[1] + right
 
@@ -272,23 +254,18 @@ def check_grid(
     grid: Sequence[str], cells: Mapping[str, Sequence[Cell]]) -> None:
   """Raises ValueError for a bad grid, or for cells that no piece can be on.
 
-  `cells` maps the name of a field of the task to the cells of one kind, which
-  must differ.
+  `cells` maps a field of the task to cells, which must be free and differ.
   """
-  if not grid or not all(
-      isinstance(row, str) and 0 < len(row) == len(grid[0])
-      and set(row) <= {WALL, FREE} for row in grid):
+  if len({*map(len, grid)}) != 1 or not {*''.join(grid)} <= {WALL, FREE}:
     raise ValueError(
         f'grid={grid!r:.100}: expected rows of equal length that consist of '
         f'{WALL!r} (wall) and {FREE!r} (free)')
   for name, named in cells.items():
-    for cell in named:
-      if [*map(type, cell)] != [int, int] or not is_free(grid, cell):
-        raise ValueError(
-            f'{name}={named!r:.100}: {cell!r} is not a free cell of the '
-            f'{len(grid)}x{len(grid[0])} grid; expected [row, column], from 0')
-    if len(set(named)) < len(named):
-      raise ValueError(f'{name}={named!r:.100}: a cell is named twice')
+    if len({*named}) < len(named) or not all(
+        is_free(grid, cell) for cell in named):
+      raise ValueError(
+          f'{name}={named!r:.100}: expected different free cells of the '
+          f'{len(grid)}x{len(grid[0])} grid, as [row, column] from 0')
 
 
 def check_unsolved(game: Game, board: Board) -> None:
@@ -298,15 +275,14 @@ def check_unsolved(game: Game, board: Board) -> None:
 
 
 def is_free(grid: Sequence[str], cell: Cell) -> bool:
-  """True for a cell of the grid that is no wall."""
   row, column = cell
   return (0 <= row < len(grid) and 0 <= column < len(grid[0])
           and grid[row][column] == FREE)
 
 
 def random_grid(
-    rng: np.random.Generator, size: int,
-    wall_probability: float) -> tuple[list[str], np.ndarray]:
+    rng: np.random.Generator, size: int, wall_probability: float
+) -> tuple[list[str], np.ndarray]:
   """Draws independent walls; returns the rows and the free cells [N, 2]."""
   walls = rng.random((size, size)) < wall_probability
   rows = [''.join(WALL if wall else FREE for wall in row) for row in walls]
@@ -318,7 +294,7 @@ class Proposal:
   """The proposal of a tool or an advisor in this turn."""
 
   role: str
-  move: Move | None  # The proposed move; None without one.
+  move: Move | None
   program: str | None = None  # The source, for a tool that wrote one.
   output: str = ''  # Stdout of the program.
   error: str = ''  # Last line of its stderr if it failed.
@@ -407,12 +383,9 @@ class BoardGame(env_api.Sequential):
         'board': self.game.show(state.board),
         'description': self.game.describe(state.board)}
     for proposal in state.proposals:
-      for name, content, limit in (
-          ('program', proposal.program, MAX_PROGRAM_BYTES),
-          ('output', proposal.output, MAX_OUTPUT_BYTES),
-          ('error', proposal.error, MAX_OUTPUT_BYTES)):
-        if content:
-          shown[f'{proposal.role}: {name}'] = text.shorten(content, limit)
+      for name in ('program', 'output', 'error'):
+        if content := getattr(proposal, name):
+          shown[f'{proposal.role}: {name}'] = content
     return shown
 
   def _weigh(self, terms: Mapping[str, float]) -> float:
@@ -420,8 +393,8 @@ class BoardGame(env_api.Sequential):
         self.weights.get(name, 0.0) * value for name, value in terms.items())
 
   def _run_program(
-      self, state: State, role: str,
-      action: str) -> tuple[Proposal, env_api.Outcome]:
+      self, state: State, role: str, action: str
+  ) -> tuple[Proposal, env_api.Outcome]:
     program = text.last_program(action)
     if program is None:
       return Proposal(role, None), env_api.Outcome.OK
@@ -433,9 +406,11 @@ class BoardGame(env_api.Sequential):
           text.last_json_line(result.stdout), state.board)
     else:
       error = result.stderr.strip().rsplit('\n', 1)[-1]
-    return (
-        Proposal(role, move, program, result.stdout, error),
-        env_api.STATUS_TO_OUTCOME[result.status])
+    proposal = Proposal(
+        role, move, text.shorten(program, MAX_PROGRAM_BYTES),
+        text.shorten(result.stdout, MAX_OUTPUT_BYTES),
+        text.shorten(error, MAX_OUTPUT_BYTES))
+    return proposal, env_api.STATUS_TO_OUTCOME[result.status]
 
   def _try_move(
       self, board: Board, move: Move | None, outcome: env_api.Outcome,
@@ -462,13 +437,11 @@ class BoardGame(env_api.Sequential):
     """Describes the tool's program to the planner."""
     if proposal.program is None:
       return 'The tool agent wrote no program.'
-    program = text.shorten(proposal.program, MAX_PROGRAM_BYTES)
-    output = text.shorten(proposal.output, MAX_OUTPUT_BYTES).rstrip()
-    error = text.shorten(proposal.error, MAX_OUTPUT_BYTES)
-    failure = f'It failed: {error}\n' if error else ''
+    failure = f'It failed: {proposal.error}\n' if proposal.error else ''
     return (
-        f'Program of the tool agent:\n```python\n{program}```\n{failure}'
-        f'Output:\n{output}\nProposed {self._move_text(proposal)}')
+        f'Program of the tool agent:\n```python\n{proposal.program}```\n'
+        f'{failure}Output:\n{proposal.output.rstrip()}\n'
+        f'Proposed {self._move_text(proposal)}')
 
   def _move_text(self, proposal: Proposal) -> str:
     move = 'none' if proposal.move is None else json.dumps(proposal.move)

@@ -2,8 +2,7 @@
 
 A move into a wall or off the grid does nothing and is illegal. A list with more
 moves than the maze has cells is malformed. Mazes may have any size; those of
-the paper are 10x10. `environments.boards.board_game` describes teams, reward
-terms and the playing of moves.
+the paper are 10x10.
 """
 
 from __future__ import annotations
@@ -29,16 +28,14 @@ MIN_SHORTEST_PATH = 6
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-  """A walker in a maze."""
-
   grid: tuple[str, ...]  # Rows of '#' (wall) and '.' (free).
-  position: board_game.Cell  # Row and column of the walker, from the top left.
-  goal: board_game.Cell  # Row and column of the goal.
+  position: board_game.Cell
+  goal: board_game.Cell
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanPath(board_game.GridGame):
-  """The rules; see `environments.boards.board_game.Game`."""
+  """The rules; `environments.boards.board_game` has rewards and teams."""
 
   phrases = board_game.Phrases(
       rules=(
@@ -91,10 +88,7 @@ make_environment = functools.partial(board_game.make_environment, PlanPath())
 
 
 def random_task(rng: np.random.Generator) -> dict[str, Any]:
-  """Draws whole mazes until the shortest path is long enough.
-
-  Walls are independent. Start and goal are uniform over the free cells.
-  """
+  """Draws walls, start and goal until the shortest path is long enough."""
   while True:
     grid, free = board_game.random_grid(rng, SIZE, WALL_PROBABILITY)
     start, goal = free[rng.integers(len(free), size=2)].tolist()
@@ -106,7 +100,7 @@ def random_task(rng: np.random.Generator) -> dict[str, Any]:
 def shortest_path_length(
     grid: Sequence[str], start: Sequence[int], goal: Sequence[int]
 ) -> int | None:
-  """Length of a shortest path between free cells; None if there is none."""
+  """Length of a shortest path; None if there is none."""
   lengths = {tuple(start): 0}
   queue = [*lengths]
   for cell in queue:  # Grows during the iteration.

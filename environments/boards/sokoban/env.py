@@ -2,8 +2,6 @@
 
 A move into a wall, off the grid, or of a box that cannot be pushed does nothing
 and is illegal. Rooms may have any size; the generated ones have 6x6 cells.
-`environments.boards.board_game` describes teams, reward terms and the playing
-of moves.
 """
 
 from __future__ import annotations
@@ -29,17 +27,15 @@ WALL_PROBABILITY = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-  """A room with a player."""
-
   grid: tuple[str, ...]  # Rows of '#' (wall) and '.' (free).
-  player: board_game.Cell  # Row and column, from the top left.
+  player: board_game.Cell
   boxes: board_game.Cells  # Sorted.
   goals: board_game.Cells  # Sorted, one per box.
 
 
 @dataclasses.dataclass(frozen=True)
 class Sokoban(board_game.GridGame):
-  """The rules; see `environments.boards.board_game.Game`."""
+  """The rules; `environments.boards.board_game` has rewards and teams."""
 
   phrases = board_game.Phrases(
       rules=(
@@ -64,14 +60,11 @@ class Sokoban(board_game.GridGame):
         tuple(sorted(map(tuple, task[name]))) for name in ('boxes', 'goals'))
     board = Board(tuple(task['grid']), tuple(task['player']), boxes, goals)
     board_game.check_grid(board.grid, {
-        'player': [board.player], 'boxes': boxes, 'goals': goals})
+        'player and boxes': (board.player, *boxes), 'goals': goals})
     if len(boxes) != len(goals):
       raise ValueError(
           f'{len(boxes)} boxes and {len(goals)} goals; expected as many goals '
           'as boxes')
-    if board.player in boxes:
-      raise ValueError(
-          f'player={board.player!r} is on a box; expected a free cell')
     board_game.check_unsolved(self, board)
     return board
 
@@ -110,14 +103,10 @@ class Sokoban(board_game.GridGame):
 make_environment = functools.partial(board_game.make_environment, Sokoban())
 
 
-# Tasks.
-
-
 def random_task(rng: np.random.Generator, num_boxes: int = 1) -> dict[str, Any]:
   """Draws whole rooms until a solution needs more pushes than boxes.
 
   The example in the prompts pushes no box twice, so it solves no task.
-  Walls are independent. Player, boxes and goals are uniform over free cells.
   """
   while True:
     grid, free = board_game.random_grid(rng, SIZE, WALL_PROBABILITY)
@@ -161,10 +150,7 @@ def _has_dead_box(task: env_api.Task) -> bool:
 
 
 def min_cost(task: env_api.Task, walks_are_free: bool) -> int | None:
-  """Minimum number of moves, or of pushes, that solve a room.
-
-  None without a solution.
-  """
+  """Minimum number of moves or pushes that solve a room; None without any."""
   search = _Search(task)
   reached = frontier = search.solved
   cost = 0

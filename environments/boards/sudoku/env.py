@@ -5,9 +5,8 @@ A grid has `size` rows of digits from 1 to `size`; no row, column or box (2x2 or
 written onto the clues of the task, row by row, until the grid is full; the rest
 is ignored. A digit that contradicts a clue or repeats a digit of its row,
 column or box is illegal and not written. A 0 keeps the cell of the clues. The
-potential of `progress` is the ratio of blank cells that are filled.
-`environments.boards.board_game` describes teams and reward terms; no term sees
-the solution.
+potential of `progress` is the ratio of blank cells that are filled. No reward
+term sees the solution.
 
 Deviation from the authors' code: a move never changes a clue, so a grid that
 contradicts the clues does not win.
@@ -39,15 +38,13 @@ Rows = Sequence[str]  # Rows of digits, with '.' for a blank cell.
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-  """A grid with its clues."""
-
   clues: tuple[str, ...]
   filled: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sudoku(board_game.Game):
-  """The rules; see `environments.boards.board_game.Game`."""
+  """The rules; `environments.boards.board_game` has rewards and teams."""
 
   size: int  # Number of rows and of digits: 4 or 9.
 
@@ -73,22 +70,18 @@ class Sudoku(board_game.Game):
 
   def start(self, task: env_api.Task) -> Board:
     clues = tuple(task['board'])
-    if len(clues) != self.size:
-      raise ValueError(
-          f'environment.options.size={self.size}, but the task '
-          f'{task["task_id"]!r} has {len(clues)} rows; make both equal.')
     cells = ''.join(clues)
     digits = _digits(self.size)
-    if (any(len(row) != self.size for row in clues)
-        or set(cells) - {*digits, BLANK}):
+    if ([*map(len, clues)] != [self.size] * self.size
+        or not {*cells} <= {*digits, BLANK}):
       raise ValueError(
-          f'board={clues!r:.200}: expected {self.size} rows of {self.size} '
-          f'digits from {digits}, or {BLANK!r} for a blank cell')
-    for cell, (digit, peers) in enumerate(zip(cells, _peers(self.size))):
-      if digit != BLANK and digit in [cells[i] for i in peers]:
-        raise ValueError(
-            f'board={clues!r:.200}: the clue {digit} in row '
-            f'{cell // self.size + 1} contradicts another clue')
+          f'environment.options.size={self.size}, but the task has board='
+          f'{clues!r:.200}: expected {self.size} rows of {self.size} digits '
+          f'from {digits}, or {BLANK!r} for a blank cell')
+    if any(
+        digit != BLANK and digit in [cells[i] for i in peers]
+        for digit, peers in zip(cells, _peers(self.size))):
+      raise ValueError(f'board={clues!r:.200}: two clues contradict each other')
     board = Board(clues, clues)
     board_game.check_unsolved(self, board)
     return board
@@ -108,14 +101,12 @@ class Sudoku(board_game.Game):
 
   def parse(self, value: Any, board: Board) -> Digits | None:
     del board  # All boards have one size.
-    if not isinstance(value, list) or len(value) != self.size:
-      return None
-    for row in value:
-      if not isinstance(row, list) or len(row) != self.size:
-        return None
-      if not all(type(x) is int and 0 <= x <= self.size for x in row):
-        return None
-    return tuple(map(tuple, value))
+    if (isinstance(value, list) and len(value) == self.size and all(
+        isinstance(row, list) and len(row) == self.size and all(
+            type(x) is int and 0 <= x <= self.size for x in row)
+        for row in value)):
+      return tuple(map(tuple, value))
+    return None
 
   def play(self, board: Board, move: Digits) -> tuple[Board, float]:
     cells = list(''.join(board.clues))
@@ -148,7 +139,7 @@ class Sudoku(board_game.Game):
 
 
 def make_environment(*, size: int, **arguments: Any) -> board_game.BoardGame:
-  """Builds the environment of a config; see `board_game.make_environment`."""
+  """As `board_game.make_environment`; `size` is a key of `NUM_BLANKS`."""
   env_api.check_options(
       arguments['max_turns'], **{'options.size': (size, NUM_BLANKS)})
   return board_game.make_environment(Sudoku(size), **arguments)
@@ -159,18 +150,12 @@ def _ratio_filled(board: Board) -> float:
       board.clues).count(BLANK)
 
 
-# Tasks.
-
-
 def random_task(rng: np.random.Generator, size: int) -> dict[str, Any]:
   """Blanks cells of a random complete board while it has one completion.
 
   The number of blank cells is drawn from `NUM_BLANKS[size]`. Cells are tried in
   random order. If every clue is needed before that number is reached, another
   board is drawn.
-
-  Returns:
-    `board` (the clues), its only `solution`, and `num_clues`.
   """
   min_blanks, max_blanks = NUM_BLANKS[size]
   digits, peers = _digits(size), _peers(size)

@@ -79,7 +79,7 @@ def test_files_and_folders_become_splits(tmp_path):
     # An opening on each side.
     ('#####\n#@$.#\n### #', 'not enclosed'), ('####\n#@$.\n####', 'enclosed'),
     (' ####\n@ $.#\n ####', 'not enclosed'), ('#@$.#\n#####', 'enclosed'),
-    ('########\n#@$.## #\n#####$.#\n########', 'not a free cell'),
+    ('########\n#@$.## #\n#####$.#\n########', 'free cells'),
     ('#####\n#@$.#\n#  x#\n#####', 'not enclosed')])
 def test_a_level_that_cannot_be_played_is_named_by_its_line(
     rows, words, tmp_path):
