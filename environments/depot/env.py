@@ -1,26 +1,19 @@
 """Depot: 2 T independent choices of one token, with known optimal returns.
 
-An episode has T orders, each for one of m items. Each item lies on one shelf.
-A table from items to shelves is the same in all tasks, and so is a code that
-gives each item one of m words. Both are random permutations, so the names of
-items, words and shelves say nothing about each other.
+An episode has T orders, each for one of m items. A table from items to shelves
+is the same in all tasks, and so is a code that gives each item one of m words.
+Both are random permutations, so the names of items, words and shelves say
+nothing about each other. No prompt shows them. Otherwise looking up an entry
+would be one skill shared by all choices, and learning it would be a single
+bandit instead of 2 T choices.
 
-Teams have one to seven agents. In each turn they serve one order:
-
-  solo            one agent sees all open orders, says a word and names a shelf
-  pair            a *scout* sees the order and says a word; a *picker* sees the
-                  word, the turn and the flag, and names a shelf
-  trio, ..., septet
-                  two to six scouts; each scout after the first sees the word
-                  of the scout before it and passes a word on, and the right
-                  word is the same for all
-
-With `max_turns=1` the single agent serves all orders in one completion of
-2 T tokens: first all words, then all shelves.
-
-No prompt shows the table or the code. They have to be learned from the rewards.
-If a prompt showed them, looking up an entry would be one skill shared by all
-choices, and learning it would be a single bandit instead of 2 T choices.
+In each turn a team serves one order. In a `pair`, a *scout* sees the order and
+says a word; a *picker* sees the word, the turn and the flag, and names a shelf.
+`trio` to `septet` have two to six scouts; each scout after the first sees the
+word of the scout before it, and the right word is the same for all. In `solo`
+one agent sees all open orders, says a word and names a shelf. With
+`max_turns=1` it serves all orders in one completion of 2 T tokens: first all
+words, then all shelves.
 
 Reward terms, all in [0, 1]:
 
@@ -44,9 +37,8 @@ those of item i + p - 1, modulo m. Before the first valid pick, p is 1. The
 prompt of the first scout or the single agent ends with the last pick. So the
 episodes of a task have different prompts, and need different answers.
 
-The maximum is T without '+'. With '+' in the first turn it is 2 (T - 1), so the
-best of both is max(T, 2 (T - 1)). A team that never says '+' has at most T
-points. For T = 6 this is 6 / max(6, 10) = 0.60 of the maximum.
+The maximum is T without '+', and 2 (T - 1) with '+' in the first turn. With
+T = 6 a team that never says '+' has at most 6 / 10 = 0.60 of the maximum.
 
 A policy that gives the right answer probability e / (e + m - 1) has odds of
 e to 1 against each wrong one. With m = 8 this is p = 0.280. A pair picks right
@@ -89,8 +81,6 @@ REWARDS = {
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """An episode between two steps."""
-
   task_id: str
   orders: tuple[int, ...]  # Items, from 0 to m - 1.
   picks: tuple[str, ...] = ()  # The answers to the served orders.
@@ -115,7 +105,6 @@ class Depot(env_api.Sequential):
 
   @property
   def max_points(self) -> int:
-    """Points of the best episode."""
     boosted = 2 * (self.num_orders - 1) if self.has_boost else 0
     return max(self.num_orders, boosted)
 
@@ -249,7 +238,7 @@ def make_environment(
     max_turns: `num_orders`, or 1 for a single agent that serves all orders at
       once, which `chain` does not allow.
     reward: a key of `REWARDS`.
-    sandbox: unused; no role writes programs.
+    sandbox: not used.
     num_items: m, the number of items, words and shelves.
     num_orders: T, the number of orders of an episode.
     prompt_limit: number of orders that fit into a prompt; 0 for all. A single

@@ -29,8 +29,6 @@ Reward terms, all in [0, 1]:
   called  caller  1 / turns for calling the letter; weight 0    the letter
                   in the preset `outcome`
 
-In the preset `outcome` only the team reward pays.
-
 `success`: every turn that can pay has paid.
 """
 
@@ -57,9 +55,7 @@ TEAMS = {  # Team -> phases.
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """A relay between two steps."""
-
-  task_id: str  # The letters.
+  task_id: str
   letters: str  # The letters of all turns.
   turn: int = 0  # Completed turns.
   # The call that the runner answers; '' without one, '?' for an invalid one.
@@ -84,8 +80,7 @@ class Relay:
   team_reward_range = (0.0, 1.0)
 
   @property
-  def delay(self) -> int:
-    """Turns between a call and its answer."""
+  def delay(self) -> int:  # Turns between a call and its answer.
     return int(len(self.phases) == 1)
 
   def letter(self, state: State, turn: int) -> str:
@@ -94,7 +89,6 @@ class Relay:
     return letter if state.last == 'a' else LETTERS[letter == 'a']
 
   def answers(self, role: str) -> tuple[str, ...]:
-    """The valid answers of a role."""
     if role == 'caller':
       return (*LETTERS,)
     return (*LETTERS, *BOOST * self.boost, *STOP * self.stop)
@@ -255,12 +249,11 @@ def visited(
 
 
 def joint_probabilities(tables: Sequence[np.ndarray]) -> np.ndarray:
-  """Outer product of the probabilities [A] of independent roles."""
+  """Outer product of the probabilities [A] of roles."""
   return functools.reduce(np.multiply.outer, tables)
 
 
 def exact_values(environment: Relay, policy: Policy) -> Values:
-  """Computes exact values by enumerating all tasks and answers."""
   visits, returns, values = {}, {}, {}
   for position, probability, tables in reversed(visited(environment, policy)):
     joint = joint_probabilities(tables)
@@ -290,5 +283,4 @@ def exact_values(environment: Relay, policy: Policy) -> Values:
 
 
 def prompt_of(environment: Relay, state: State, role: str) -> str:
-  """The prompt of a role as text."""
   return environment.observe(state, role)[0]['content']

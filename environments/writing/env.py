@@ -10,13 +10,10 @@
                      posts; a text counts as empty if a sentence is not in the
                      grammar, or if two are about the same fact
 
-Teams; the first role writes the first text, the second role the second:
-
-  pair        Both write at the same time; neither sees the other text.
-  pipeline    The second writer sees the first text.
-  discussion  The first turn is like a pair. In the second turn each writer sees
-              both texts and writes again. Only the second turn is paid.
-  solo        One agent writes both texts, with a marker line between them.
+The first role writes the first text, the second role the second. A `pair`
+writes at the same time. In a `pipeline` the second writer sees the first text.
+In the second turn of a `discussion`, which alone is paid, both see both texts
+and write again. `solo` writes both texts, with a marker line between them.
 
 As in the released code, the prompts of a pair hold the source and the request,
 without the numbers of the reward. The second writer of a pipeline, the writers
@@ -55,7 +52,7 @@ MARKER = '[PARAGRAPH_SPLIT]'
 class Phrases:
   """The phrases of a task's prompts."""
 
-  source: str  # Name of the source.
+  source: str
   roles: tuple[str, str]  # The writers of the first and the second text.
   requests: tuple[str, str]  # The request to each role.
   relation: str  # How the second text should fit the first.
@@ -117,10 +114,8 @@ PHRASES = {
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """An episode between two steps."""
-
   task_id: str
-  source: str  # The post or the abstract.
+  source: str
   turn: int = 0  # Completed turns.
   # The texts that the next phase sees: the first one for the second writer of a
   # pipeline, both in the second turn of a discussion.
@@ -129,13 +124,10 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Writing:
-  """The environment; see `environments.env_api.Environment`.
+  """The environment; see `environments.env_api.Environment`."""
 
-  `team` is one of `TEAMS` and `kind` a key of `rewards.SPECS`.
-  """
-
-  team: str
-  kind: str
+  team: str  # One of `TEAMS`.
+  kind: str  # A key of `rewards.SPECS`.
 
   team_reward_range = (0.0, 1.0)
 
@@ -186,12 +178,11 @@ class Writing:
     replies = {
         role: text_lib.reply(action).strip()
         for role, action in actions.items()}
+    texts = tuple(replies[role] for role in self.roles if role in replies)
+    is_complete = {role: bool(reply) for role, reply in replies.items()}
     if self.team == 'solo':
-      texts = _split(replies['solo'])
+      texts = _split(*texts)
       is_complete = {'solo': all(texts)}
-    else:
-      texts = tuple(replies[role] for role in self.roles if role in replies)
-      is_complete = {role: bool(reply) for role, reply in replies.items()}
     outcomes = {
         role: env_api.Outcome.OK if complete else env_api.Outcome.PARSE_ERROR
         for role, complete in is_complete.items()}
@@ -222,10 +213,7 @@ class Writing:
 def make_environment(
     *, team: str, max_turns: int, reward: str,
     sandbox: sandbox_lib.Sandbox | None, kind: str) -> Writing:
-  """Builds the environment; `team` is in `TEAMS`, `kind` in `rewards.SPECS`.
-
-  `max_turns` is 2 for a discussion, otherwise 1.
-  """
+  """Builds the environment; `max_turns` is 2 for a discussion, otherwise 1."""
   del sandbox  # No role writes programs.
   env_api.check_options(
       max_turns, team=(team, TEAMS), reward=(reward, ['outcome']),

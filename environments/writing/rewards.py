@@ -72,31 +72,21 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """The windows of a task."""
+  """The reward of a task."""
 
-  # Minimum and maximum number of tokens of the first text.
-  first_tokens: tuple[int, int]
-  second_tokens: tuple[int, int]  # Minimum and maximum for the second text.
-  ratio: Window  # Window of the ratio of characters.
-  vocabulary: Window  # Window of the ratio of different words.
-  jaccard_cap: float  # A larger Jaccard index pays no more.
-  # True if transitions of both texts are scored, False for the second text
-  # only.
-  transitions_in_both: bool
-  # Words that are not content words.
-  stop_words: frozenset[str] = transitions.STOP_WORDS
+  first_tokens: tuple[int, int]  # Minimum and maximum.
+  second_tokens: tuple[int, int]
+  ratio: Window
+  vocabulary: Window
+  jaccard_cap: float
+  transitions_in_both: bool  # If False, those of the second text are scored.
+  stop_words: frozenset[str] = transitions.STOP_WORDS  # No content words.
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Points of each term.
-
-  `stopped` is the level at which scoring stopped ('structure', 'ratio' or
-  'vocabulary'), or '' if all four levels were scored.
-  """
-
-  terms: Mapping[str, float]
-  stopped: str = ''
+  terms: Mapping[str, float]  # Points of each term.
+  stopped: str = ''  # The level at which scoring stopped; '' for none.
 
   @property
   def normalised(self) -> float:
@@ -129,7 +119,6 @@ SPECS = {
 
 
 def score(first: str, second: str, spec: Spec) -> Scores:
-  """Scores the first text (concise, background) and the second."""
   terms = dict.fromkeys(
       ('structure', 'ratio', 'vocabulary', 'transitions', 'jaccard'), 0.0)
   for text, (min_tokens, max_tokens) in (
