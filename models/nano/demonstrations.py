@@ -95,9 +95,7 @@ class Game:
       choices = [x for x in self.programs if x.kind == kind]
       return choices[rng.integers(len(choices))].reply
     if kind == 'adopt':
-      proposals = state.proposals
-      proposal = proposals[
-          rng.integers(len(proposals)) if len(proposals) > 1 else 0]
+      proposal = state.proposals[rng.integers(len(state.proposals))]
       proposer = f' of {proposal.role}' if role in ('judge', 'chooser') else ''
       line = f'I take over the proposal{proposer}.'
       move = self.empty_move if proposal.move is None else proposal.move
