@@ -4,8 +4,8 @@ Kinds of tools: a `right` program prints the solution. A `draft` prints an
 expression with the numbers of the story, in which each choice (an operator, the
 order of two persons) is wrong with probability `WRONG`. A `broken` program
 lacks a bracket or prints an undefined name. Kinds of all other roles: `adopt`
-repeats the last output, `invent` boxes a random number, and `silent` has no
-box. The first words of a completion announce its kind.
+repeats the last output, or 0 without one, `invent` boxes a random number, and
+`silent` has no box. The first words of a completion announce its kind.
 """
 
 from __future__ import annotations
@@ -80,15 +80,9 @@ def _write(
   if kind == 'broken':
     return _PROGRAM.format(_broken(rng, solution))
   if kind == 'adopt':
-    return _ADOPT.format(_last_output(attempts))
+    return _ADOPT.format(attempts[-1].output.strip() or '0')
   return _SILENT if kind == 'silent' else _INVENT.format(
       rng.integers(1, 1000))
-
-
-def _last_output(attempts: Sequence[env.Attempt]) -> str:
-  """The last output of a tool; 0 without one."""
-  outputs = [x.output.strip() for x in attempts if x.role == 'tool']
-  return (outputs and outputs[-1]) or '0'
 
 
 def _random_turn(
