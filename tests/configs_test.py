@@ -8,17 +8,14 @@ import re
 import shlex
 import subprocess
 
-import jax
 from ml_collections import config_dict
 import numpy as np
 import pytest
 
 from atgrpo_jax import api
 from atgrpo_jax import main
-from atgrpo_jax import model
 from atgrpo_jax import settings
 from atgrpo_jax.huggingface import hub
-from atgrpo_jax.huggingface import safetensors as safetensors_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
 from configs import common
 from configs import depot
@@ -237,26 +234,11 @@ def test_longest_prompts_of_programming_fit(name):
           state, {role: actions[role] for role in phase}).state
 
 
-@pytest.fixture(scope='module')
-def small_folder(tmp_path_factory):
-  """A model with the tokenizer of nano and random weights."""
-  config = dataclasses.replace(
-      hub.load_config('models/nano'), hidden_size=16, intermediate_size=16,
-      num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8)
-  folder = tmp_path_factory.mktemp('small')
-  safetensors_lib.save(
-      folder, model.init_params(jax.random.key(0), config), config,
-      np.dtype('float32'))
-  tokenizer_lib.Tokenizer('models/nano').save(folder)
-  return folder
-
-
-def test_debug_edition_runs(small_folder, tmp_path):
+def test_debug_edition_runs(tmp_path):
   workdir = tmp_path / 'run'
   done = subprocess.run(
       commands.train('configs/plan_path.py:debug', workdir, {
-          'model.folder': small_folder, 'environment.max_turns': 1,
-          'rollout.max_new_tokens': 32}),
+          'environment.max_turns': 1, 'rollout.max_new_tokens': 32}),
       cwd=checkout.ROOT, text=True, capture_output=True)
   assert done.returncode == 0, done.stderr
   assert done.stdout.endswith(f'report: {workdir}/report.html\n')
