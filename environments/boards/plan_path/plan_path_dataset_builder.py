@@ -20,7 +20,6 @@ SEED = 2510_11062
 
 
 def make_splits(sizes: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
-  """Generates splits of distinct mazes."""
   return datasets.make_splits(
       'plan_path', sizes, SEED,
       random_task=lambda rng, split: env.random_task(rng), key=json.dumps)

@@ -22,7 +22,6 @@ NUM_BOXES = {'1box': 1, '2boxes': 2}  # Of each config.
 def make_splits(
     config: str, sizes: Mapping[str, int]
 ) -> dict[str, list[dict[str, Any]]]:
-  """Generates splits of distinct rooms."""
   num_boxes = NUM_BOXES[config]
   return datasets.make_splits(
       f'sokoban/{config}', sizes, SEED + num_boxes,

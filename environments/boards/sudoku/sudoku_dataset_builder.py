@@ -35,7 +35,6 @@ SPLIT_SIZES = {
 def make_splits(
     config: str, sizes: Mapping[str, int]
 ) -> dict[str, list[dict[str, Any]]]:
-  """Generates splits of distinct boards."""
   size = SIZES[config]
 
   def random_task(rng: np.random.Generator, split: str) -> dict[str, Any]:

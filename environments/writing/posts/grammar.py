@@ -17,10 +17,10 @@ fact of the post. Only facts are content words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import dataclasses
 import functools
 import itertools
 import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -165,10 +165,7 @@ FUNCTION_WORDS = frozenset(
     for word in re.findall(r'\w+', text.replace('{fact}', '')))
 
 
-@dataclasses.dataclass(frozen=True)
-class Fact:
-  """A word of a post and its kind."""
-
+class Fact(NamedTuple):
   word: str
   kind: str
 
@@ -193,7 +190,6 @@ def random_post(rng: np.random.Generator) -> str:
 
 
 def find_facts(text: str) -> tuple[Fact, ...]:
-  """The facts of a text, in order."""
   return tuple(
       _FACTS[word] for word in re.findall(r'\w+', text) if word in _FACTS)
 
@@ -232,7 +228,6 @@ def write(
 
 
 def random_text(rng: np.random.Generator, source: str) -> str:
-  """Draws a text about the post `source`."""
   return write(rng, *random_outline(rng, source))
 
 

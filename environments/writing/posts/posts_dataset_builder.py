@@ -14,7 +14,6 @@ SEED = 2508_04652
 
 
 def make_splits(sizes: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
-  """Generates splits of distinct posts."""
   return datasets.make_splits(
       'posts', sizes, SEED,
       random_task=lambda rng, split: {'text': grammar.random_post(rng)},
