@@ -40,11 +40,9 @@ episodes of a task have different prompts, and need different answers.
 The maximum is T without '+', and 2 (T - 1) with '+' in the first turn. With
 T = 6 a team that never says '+' has at most 6 / 10 = 0.60 of the maximum.
 
-A policy that gives the right answer probability e / (e + m - 1) has odds of
-e to 1 against each wrong one. With m = 8 this is p = 0.280. A pair picks right
-if both choices are right, or if the picker names the ordered shelf after one of
-the wrong words, so the expected return is p^2 + (1 - p)^2 / (m - 1) = 0.152.
-Without the word it is 1 / m = 0.125.
+If both agents of a pair choose right with probability p, the expected return is
+p^2 + (1 - p)^2 / (m - 1), because the picker may name the ordered shelf after a
+wrong word. Without the word it is 1 / m.
 
 `success`: the episode has the maximum of points. A completion with a missing or
 unknown token is a PARSE_ERROR; this token is wrong, the others count.
@@ -175,24 +173,19 @@ class Depot(env_api.Sequential):
     items = self.wanted(state)[turn:turn + num]
     has_word, has_pick = role != 'picker', role in ('picker', 'solo')
     tokens = action.split()
-    outcome = env_api.Outcome.OK
-    if len(tokens) != num * (has_word + has_pick):
-      outcome = env_api.Outcome.PARSE_ERROR
     words = tokens[:num * has_word]
     picks = tokens[num * has_word:][:num * has_pick]
+    valid = {*self.answers('picker')}
+    is_valid = len(tokens) == num * (has_word + has_pick) and (
+        {*words} <= {*self.words} and {*picks} <= valid)
     terms, after = {}, state
     if has_word:
       terms['told'] = sum(
           word == self.words[item]
           for word, item in zip(words, items)) / self.num_orders
-      if not set(words) <= {*self.words}:
-        outcome = env_api.Outcome.PARSE_ERROR
       word = words[0] if words and words[0] in self.words else UNKNOWN
       after = dataclasses.replace(after, word=word)
     if has_pick:
-      valid = {*self.answers('picker')}
-      if not set(picks) <= valid:
-        outcome = env_api.Outcome.PARSE_ERROR
       picks += [UNKNOWN] * (num - len(picks))
       after = dataclasses.replace(after, word='', picks=state.picks + tuple(
           pick if pick in valid else UNKNOWN for pick in picks))
@@ -205,7 +198,9 @@ class Depot(env_api.Sequential):
         local_rewards={
             role: self.weights.get('told', 0.0) * terms.get('told', 0.0)},
         reward_terms=terms, done=done, success=success,
-        truncated=done and not success, outcomes={role: outcome})
+        truncated=done and not success, outcomes={
+            role: env_api.Outcome.OK if is_valid
+            else env_api.Outcome.PARSE_ERROR})
 
   def show(self, state: State) -> dict[str, str]:
     """Draws a row for each order and a column for each shelf.

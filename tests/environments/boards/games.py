@@ -33,10 +33,10 @@ class Case:
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def make(
-      self, team: str, *, reward: str = 'mixed', max_turns: int = 2,
-      sandbox: Any = _ECHO) -> board_game.BoardGame:
+      self, team: str, max_turns: int = 2, sandbox: Any = _ECHO
+  ) -> board_game.BoardGame:
     return self.module.make_environment(
-        team=team, max_turns=max_turns, reward=reward, sandbox=sandbox,
+        team=team, max_turns=max_turns, reward='mixed', sandbox=sandbox,
         **self.options)
 
 

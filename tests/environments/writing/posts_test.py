@@ -85,17 +85,16 @@ def test_unreadable_texts_earn_nothing():
   environment = env.Writing('pair', 'posts')
   rng = np.random.default_rng(0)
   source = grammar.random_post(rng)
-  texts = [_write_ordered(rng, source, *x) for x in ((4, 0), (8, 8))]
-
-  def reward(*texts):
-    return environment.step(
+  concise = _write_ordered(rng, source, 4, 0)
+  detailed = _write_ordered(rng, source, 8, 8)
+  for text, is_paid in (
+      (detailed, True), (f'{detailed} for example, we was has.', False),
+      (source, False)):  # True, but not in the grammar.
+    step = environment.step(
         environment.reset({'task_id': 'T', 'text': source}),
-        dict(zip(environment.roles, texts))).team_reward
-
-  assert reward(*texts) > 0.9
-  assert reward(texts[0], f'{texts[1]} for example, we was has.') == 0
-  assert reward(*(text.replace('.', ' so.') for text in texts)) == 0
-  assert reward(source, source) == 0  # True, but not in the grammar.
+        {'concise': concise, 'detailed': text})
+    assert (step.team_reward > 0.9, step.team_reward == 0) == (
+        is_paid, not is_paid)
 
 
 def test_texts_that_agree_earn_four_times_as_much_as_random_ones():
