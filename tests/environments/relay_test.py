@@ -1,5 +1,6 @@
 """Relay: exact values; `transcripts_test.py` plays whole episodes."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -15,30 +16,26 @@ def make(max_turns, boost, team, **options):
 
 
 def tables(environment, choose):
-  """Each prompt -> probabilities, as `choose(prompt, answers)` says."""
-  return {
-      prompt: np.array(choose(prompt, answers), float)
-      for prompt, answers in relay.prompts(environment).items()}
+  """Prompt -> 1 for the answer `choose(prompt)`; if it is invalid, uniform."""
+  found = {}
+  for prompt, answers in relay.prompts(environment).items():
+    chosen = np.array([float(x == choose(prompt)) for x in answers])
+    found[prompt] = chosen if chosen.any() else chosen + 1 / len(answers)
+  return found
 
 
-def uniform(prompt, answers):
+def uniform(prompt):
   del prompt
-  return [1 / len(answers)] * len(answers)
 
 
-def honest(prompt, answers):
+def honest(prompt):
   """Each role repeats the letter that it sees."""
-  seen = prompt.split()[2][0]
-  if seen == '-':
-    return uniform(prompt, answers)
-  return [float(answer == seen) for answer in answers]
+  return prompt.split()[2][0]
 
 
-def impatient(prompt, answers):
+def impatient(prompt):
   """Runners say '+' in the first turn."""
-  if prompt.startswith('runner 0'):
-    return [0.0, 0.0, 1.0]
-  return honest(prompt, answers)
+  return '+' if prompt.startswith('runner 0') else honest(prompt)
 
 
 @pytest.mark.parametrize('turns, boost, team, choose, expected', [
@@ -56,10 +53,7 @@ def test_exact_team_returns(turns, boost, team, choose, expected):
 
 def test_in_a_chain_the_right_letter_depends_on_the_last_answer():
   environment = make(3, False, 'pair', chain=True)
-
-  def right(prompt, answers):
-    return [float(x == relay.right_answer(prompt, True)) for x in answers]
-
+  right = functools.partial(relay.right_answer, chain=True)
   # Honest teams are right in the first turn, and later by chance.
   for choose, expected in ((right, 1.0), (honest, 2 / 3)):
     values = relay.exact_values(environment, tables(environment, choose))
