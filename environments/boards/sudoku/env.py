@@ -78,9 +78,7 @@ class Sudoku(board_game.Game):
           f'environment.options.size={self.size}, but the task has board='
           f'{clues!r:.200}: expected {self.size} rows of {self.size} digits '
           f'from {digits}, or {BLANK!r} for a blank cell')
-    if any(
-        digit != BLANK and digit in [cells[i] for i in peers]
-        for digit, peers in zip(cells, _peers(self.size))):
+    if _has_conflict(cells):
       raise ValueError(f'board={clues!r:.200}: two clues contradict each other')
     board = Board(clues, clues)
     board_game.check_unsolved(self, board)
@@ -129,10 +127,9 @@ class Sudoku(board_game.Game):
 
   def solved(self, board: Board) -> bool:
     cells = ''.join(board.filled)
-    return BLANK not in cells and all(
-        clue in (BLANK, digit) and digit not in [cells[i] for i in peers]
-        for clue, digit, peers in zip(
-            ''.join(board.clues), cells, _peers(self.size), strict=True))
+    return BLANK not in cells and not _has_conflict(cells) and all(
+        clue in (BLANK, digit)
+        for clue, digit in zip(''.join(board.clues), cells))
 
   def progress(self, before: Board, after: Board) -> float:
     return _ratio_filled(after) - _ratio_filled(before)
@@ -143,6 +140,13 @@ def make_environment(*, size: int, **arguments: Any) -> board_game.BoardGame:
   env_api.check_options(
       arguments['max_turns'], **{'options.size': (size, NUM_BLANKS)})
   return board_game.make_environment(Sudoku(size), **arguments)
+
+
+def _has_conflict(cells: str) -> bool:
+  """True if a row, column or box holds a digit twice."""
+  return any(
+      digit != BLANK and digit in [cells[i] for i in peers]
+      for digit, peers in zip(cells, _peers(math.isqrt(len(cells)))))
 
 
 def _ratio_filled(board: Board) -> float:
