@@ -12,14 +12,10 @@ In the team 'pair' the runner acts after the caller. The team 'at_once' is a
 Dec-POMDP in which both act in one phase. There the runner answers the call of
 the previous turn and is paid for that turn's letter, so the first turn pays
 nothing and the last call gets no answer. The caller also sees the previous
-letter.
-
-With the option `stop`, the runner may answer '.'. This pays nothing and ends
-the episode, so policies decide how long it is.
-
-With the option `chain`, the letters a and b change places in the turn after the
-answer b. The caller of a pair also sees this answer, so the episodes of a task
-have different prompts.
+letter. With the option `stop`, the runner may answer '.', which pays nothing
+and ends the episode. With the option `chain`, the letters a and b change places
+in the turn after the answer b. The caller of a pair also sees this answer, so
+the episodes of a task have different prompts.
 
 Reward terms, all in [0, 1]:
 

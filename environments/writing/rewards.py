@@ -149,11 +149,7 @@ def score(first: str, second: str, spec: Spec) -> Scores:
 
 
 def paper_metrics(terms: Mapping[str, float]) -> dict[str, float]:
-  """The metrics of the paper, as ratios of the maximum points.
-
-  structure: levels 1 to 3. style: the Jaccard index. coherence: t, at most 0.95
-  with 12 categories.
-  """
+  """The metrics of the paper, as ratios; coherence is t."""
   return {
       'structure': (
           terms['structure'] + terms['ratio'] + terms['vocabulary']) / 2,

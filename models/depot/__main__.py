@@ -4,12 +4,10 @@
 
 With `--chain 1` it is one for the preset `chain`.
 
-For every choice, the right answer has a logit of 1 and each wrong one of 0. A
-scout after the first should repeat the word that it sees. The right shelf is
-that of the seen word, also for a single agent, which sees the word that it has
-just said; so it starts with the return of a pair. If '+' is allowed, it is one
-more wrong answer. All words for a hidden order are equally likely, and so are
-all shelves after an unknown word.
+For every choice, the right answer has a logit of 1 and each wrong one of 0; see
+README.md. A scout after the first should repeat the word that it sees. All
+words for a hidden order are equally likely, and so are all shelves after an
+unknown word.
 """
 
 from __future__ import annotations
