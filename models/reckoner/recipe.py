@@ -26,12 +26,23 @@ _DRAFTS = dict(right=0.0, draft=0.8, broken=0.2)
 _FEW_RIGHT = dict(right=0.2, draft=0.6, broken=0.2)
 _TESTS = dict(case=0.4, guess=0.4, broken=0.2)
 _REASONER = dict(adopt=0.3, invent=0.5, silent=0.2)
-_ALONE = dict(invent=0.8, silent=0.2)
 # Helpers that take all steps or only the first, and their callers.
 _EVEN_TEAM = dict(
     aux=(3, dict(whole=0.25, first=0.35, broken=0.4)),
     main=(4, dict(asks=0.15, rest=0.15, alone=0.3, broken=0.4)),
     solo=(2, dict(alone=0.6, broken=0.4)))
+
+
+def _team(num_steps, tool, reasoner, programs, functions):
+  """A phase with all roles."""
+  return _phase(
+      num_steps, 4,
+      stories=dict(
+          tool=tool, reasoner=reasoner, solo=(1, dict(invent=0.8, silent=0.2))),
+      contests=dict(
+          coder=(5, programs), tester=(3, _TESTS), solo=(3, programs)),
+      functions=functions)
+
 
 RECIPE = pretrain.Recipe(
     # With seed 0 the reasoner copied 15 % of the numbers after 2400 steps, with
@@ -62,32 +73,15 @@ RECIPE = pretrain.Recipe(
                 aux=(3, dict(whole=0.5, first=0.5)),
                 main=(3, dict(asks=0.3, rest=0.3, alone=0.4)),
                 solo=(2, dict(alone=1.0)))),
-        'practice': _phase(
-            300, 4,
-            stories=dict(
-                tool=(10, _HALF_RIGHT),
-                reasoner=(6, dict(adopt=0.6, invent=0.2, silent=0.2)),
-                solo=(1, _ALONE)),
-            contests=dict(
-                coder=(5, _HALF_RIGHT), tester=(3, _TESTS),
-                solo=(3, _HALF_RIGHT)),
-            functions=_EVEN_TEAM),
-        'mixture': _phase(
-            200, 4,
-            stories=dict(
-                tool=(7, _DRAFTS), reasoner=(5, _REASONER), solo=(1, _ALONE)),
-            contests=dict(
-                coder=(5, _DRAFTS), tester=(3, _TESTS), solo=(3, _DRAFTS)),
-            functions=_EVEN_TEAM),
-        'division': _phase(
-            200, 4,
-            stories=dict(
-                tool=(7, dict(right=0.3, draft=0.5, broken=0.2)),
-                reasoner=(5, _REASONER), solo=(1, _ALONE)),
-            contests=dict(
-                coder=(5, _FEW_RIGHT), tester=(3, _TESTS),
-                solo=(3, _FEW_RIGHT)),
-            functions=dict(
+        'practice': _team(
+            300, (10, _HALF_RIGHT),
+            (6, dict(adopt=0.6, invent=0.2, silent=0.2)), _HALF_RIGHT,
+            _EVEN_TEAM),
+        'mixture': _team(
+            200, (7, _DRAFTS), (5, _REASONER), _DRAFTS, _EVEN_TEAM),
+        'division': _team(
+            200, (7, dict(right=0.3, draft=0.5, broken=0.2)), (5, _REASONER),
+            _FEW_RIGHT, dict(
                 aux=(3, dict(whole=0.45, first=0.1, broken=0.45)),
                 main=(4, dict(asks=0.35, rest=0.05, alone=0.15, broken=0.45)),
                 solo=(2, dict(alone=0.6, broken=0.4)))),
