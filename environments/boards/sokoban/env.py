@@ -183,13 +183,13 @@ class _Search:
   """
 
   def __init__(self, task: env_api.Task):
-    grid, boxes = task['grid'], task['boxes']
+    grid = task['grid']
     self._width = len(grid[0]) + 1
     num_cells = (len(grid) + 1) * self._width
-    digits = range(len(boxes) + 1)
+    digits = range(len(task['boxes']) + 1)
     self._strides = [num_cells**digit for digit in digits]
     free = [
-        self._cell((row, column)) for row, line in enumerate(grid)
+        row * self._width + column for row, line in enumerate(grid)
         for column, content in enumerate(line) if content == board_game.FREE]
     # Distinct states have distinct numbers, so products of sets never carry.
     on_any_cell = [
@@ -206,19 +206,17 @@ class _Search:
     for first, second in itertools.combinations(digits, 2):
       self._possible &= ~on_same_cell(first, second)
     self._pushing = [on_same_cell(0, digit) for digit in digits[1:]]
-    self.start = 1 << self._cell(task['player']) << self._shift_of(boxes)
+    self.start = 1 << self._number(task['player'], *task['boxes'])
     self.solved = 0
     for order in itertools.permutations(task['goals']):
-      self.solved |= on_any_cell[0] << self._shift_of(order)
+      self.solved |= on_any_cell[0] << self._number((0, 0), *order)
     self.solved &= self._possible
 
-  def _cell(self, cell: Sequence[int]) -> int:
-    return cell[0] * self._width + cell[1]
-
-  def _shift_of(self, boxes: Sequence[Sequence[int]]) -> int:
+  def _number(self, *cells: Sequence[int]) -> int:
+    """The number of a state, given the cells of the player and the boxes."""
     return sum(
-        stride * self._cell(box)
-        for stride, box in zip(self._strides[1:], boxes))
+        stride * (row * self._width + column)
+        for stride, (row, column) in zip(self._strides, cells))
 
   def before(self, states: int, pushes: bool) -> int:
     """States that a walk, or with `pushes` also a push, takes into `states`."""
