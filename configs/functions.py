@@ -15,13 +15,17 @@ kind=mbpp: MBPP) with the settings of arXiv 2508.04652 and its released configs:
 groups of 4, 256 tokens and a learning rate of 2e-5. HumanEval has two turns
 with feedback on the first assert and 6 epochs; turns=1 has 10 epochs. Our
 return is the sum of both turns. The paper samples with top-p 0.9 or 0.95; we do
-not, because the learner scores exactly what was sampled. With topology=v5e:2x4
-each agent has four TPU v5e chips. It has not been run here;
-`paper/published.py` has the paper's numbers.
+not, because log-probabilities must be those of the sampler (`evaluation.top_p`
+sets it for evaluations). With topology=v5e:2x4 each agent has four TPU v5e
+chips. It has not been run here.
 
 size=coder-0.5b trains adapters of Qwen2.5-Coder-0.5B-Instruct on two CPU cores,
 as `bash launch/real.sh` does. team=discussion has two turns, in the second of
 which each agent sees the other's function.
+
+The paper reports a return of 83.7 % on HumanEval with one turn and of 86.7 %
+with two (tests 68.4, cooperation 84.9 %), and on CoopHumanEval of 88.5 % with
+two (tests 75.0, cooperation 86.3 %). The return is the team's reward.
 """
 
 from configs import common

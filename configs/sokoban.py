@@ -3,8 +3,10 @@
   python -m atgrpo_jax.main --config configs/sokoban.py:size=nano \
       --workdir runs/sokoban
 
-nano takes minutes on two CPU cores (docs/results.md). Qwen3 has not been run;
-`paper/published.py` has the numbers of arXiv 2510.11062.
+nano, minutes on two CPU cores: success on held-out tasks rises from 9.8 to
+98.4 % (three seeds, paper/results/nano). Qwen3 has not been run; the paper
+reports 10 % with 1.7B and 96 % with 8B (arXiv 2510.11062, one policy for all
+roles).
 """
 
 from configs import common

@@ -3,8 +3,10 @@
   python -m atgrpo_jax.main --config configs/sudoku.py:size=nano \
       --workdir runs/sudoku
 
-nano takes minutes on two CPU cores (docs/results.md). Qwen3 has not been run;
-`paper/published.py` has the numbers of arXiv 2510.11062.
+nano, minutes on two CPU cores: success on held-out tasks rises from 11.4 to
+100.0 % (three seeds, paper/results/nano). Qwen3 has not been run; the paper
+reports 99 % with 1.7B and 99.5 % with 8B (arXiv 2510.11062, one policy for all
+roles).
 """
 
 from configs import common
