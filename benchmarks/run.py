@@ -1,8 +1,7 @@
-"""Times atgrpo_jax against other libraries or another checkout.
+"""Times atgrpo_jax, alone or against other libraries.
 
   python -m benchmarks.run NAME [--tunix PYTHON] [--comlrl PYTHON]
       [--peft PYTHON] [--repeats N] [--out FOLDER]
-  python -m benchmarks.run NAME --checkout FOLDER [--repeats N]
 
 NAME is one of (with its peer)
 
@@ -21,9 +20,6 @@ or a part of `benchmarks.accelerator`. Weights are random and, unless stated,
 float32, and no token stops a completion. A peer runs in the environment of the
 given Python interpreter. Contestants are timed in turn, after a call that
 compiles. Results go to FOLDER/NAME.json.
-
---checkout runs the benchmark of the current folder and that of FOLDER in turn,
-each --repeats times in a new process, and prints the ratio of the best times.
 """
 
 from __future__ import annotations
@@ -32,6 +28,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -72,8 +69,6 @@ NOT_REACHED = 'not reached'
 # The result of a case: {'error': text}, {'values': {name: number}} or
 # {'contestants': {name: {...}}}, each with a 'name'.
 Record = dict[str, Any]
-# Does a task and returns its seconds.
-Contestant = Callable[[], float]
 
 
 def measure(
@@ -86,10 +81,11 @@ def measure(
   """
   if isinstance(case, cases_lib.Check):
     return {'values': case.measure()}
-  contestants = {OURS: _timed(case.make())}
+  contestants = {OURS: functools.partial(_seconds, case.make())}
   if case.request:
     contestants |= {
-        name: peer.contestant(case.request) for name, peer in peers.items()}
+        name: functools.partial(peer.seconds, case.request)
+        for name, peer in peers.items()}
   seconds = {name: [] for name in contestants}
   for _ in range(1 + repeats):
     for name, contestant in contestants.items():
@@ -102,13 +98,10 @@ def measure(
       for name, (_, *times) in seconds.items()}}
 
 
-def _timed(function: Callable[[], float | None]) -> Contestant:
-  def contestant() -> float:
-    start = time.perf_counter()
-    seconds = function()
-    return time.perf_counter() - start if seconds is None else seconds
-
-  return contestant
+def _seconds(function: Callable[[], float | None]) -> float:
+  start = time.perf_counter()
+  seconds = function()
+  return time.perf_counter() - start if seconds is None else seconds
 
 
 def describe(record: Record) -> str:
@@ -170,14 +163,11 @@ class Peer(contextlib.AbstractContextManager):
         [python, _PEERS / f'{name}_peer.py'], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment)
 
-  def contestant(self, request: Mapping) -> Callable[[], float]:
-    """Does the work of `request` once and returns the peer's seconds."""
-    return lambda: self._ask(json.dumps(request))
-
-  def _ask(self, line: str) -> float:
+  def seconds(self, request: Mapping) -> float:
+    """Does the work of `request` once."""
     # The log of a dead peer is reported below.
     with contextlib.suppress(BrokenPipeError):
-      self._process.stdin.write(line + '\n')
+      self._process.stdin.write(json.dumps(request) + '\n')
       self._process.stdin.flush()
     for reply in self._process.stdout:
       if reply.startswith('{"seconds"'):  # Libraries print too.
@@ -217,7 +207,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument('name', metavar='NAME', choices=cases_lib.BENCHMARKS)
   for peer in PEERS:
     parser.add_argument(f'--{peer}', default='', metavar='PYTHON')
-  parser.add_argument('--checkout', type=pathlib.Path, metavar='FOLDER')
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--out', type=pathlib.Path, default=_RESULTS)
   args = parser.parse_args(argv)
@@ -246,7 +235,12 @@ def run(
       'peers': {name: peer.versions for name, peer in peers.items()},
       'cases': records}
   out.mkdir(parents=True, exist_ok=True)
-  write(out / f'{name}.json', result)
+
+  def write() -> None:
+    files.write_whole(
+        out / f'{name}.json', json.dumps(result, indent=2) + '\n')
+
+  write()
   for case, record in zip(cases, records):
     try:
       record |= measure(case, repeats, peers)
@@ -254,43 +248,13 @@ def run(
     except (errors.UserError, RuntimeError) as error:  # The latter from XLA.
       record['error'] = errors.one_line(error)
     print(f'{case.name}: {describe(record)}', flush=True)
-    write(out / f'{name}.json', result)
+    write()
   return not any('error' in record for record in records)
-
-
-def write(path: pathlib.Path, result: Mapping[str, Any]) -> None:
-  files.write_whole(path, json.dumps(result, indent=2) + '\n')
-
-
-def compare(name: str, checkout: pathlib.Path, repeats: int) -> None:
-  """Runs a benchmark here and in `checkout` in turn and prints the ratios."""
-  best = {}  # Case -> seconds here and there.
-  for _ in range(repeats):
-    for index, folder in enumerate((pathlib.Path.cwd(), checkout)):
-      with tempfile.TemporaryDirectory() as out:
-        subprocess.run(
-            [sys.executable, '-m', 'benchmarks.run', name, '--repeats', '3',
-             '--out', out],
-            cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        result = json.loads(pathlib.Path(out, f'{name}.json').read_text())
-      for case in result['cases']:
-        if 'contestants' not in case:  # Is not timed.
-          continue
-        times = best.setdefault(case['name'], [float('inf'), float('inf')])
-        seconds = case['contestants'][OURS]['best']
-        times[index] = min(times[index], seconds)
-  for case, (here, there) in best.items():
-    if max(here, there) < float('inf'):
-      print(f'{case}: {here:.4f} s here, {there:.4f} s there, '
-            f'ratio {here / there:.3f}')
 
 
 def main(argv: Sequence[str]) -> int:
   """Returns the exit status: 1 if a case failed, 2 for an unusable option."""
   args = parse(argv)
-  if args.checkout:
-    compare(args.name, args.checkout, args.repeats)
-    return 0
   with contextlib.ExitStack() as stack:
     try:
       peers = {

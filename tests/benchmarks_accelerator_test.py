@@ -10,46 +10,27 @@ from atgrpo_jax.model import attention
 from atgrpo_jax.model import kernels
 from benchmarks import accelerator
 from benchmarks import cases
-from benchmarks import run
 
 # Stands in for `benchmarks.run`.
 _CHILD = '''
-import json, pathlib, sys, time
+import pathlib, sys, time
 part, out = sys.argv[1], pathlib.Path(sys.argv[-1])
-if part == 'compute_0.6b': raise ImportError('no jax')
-missed = {'name': '1', 'error': 'not reached'}
-(out / f'{part}.json').write_text(json.dumps({
-    'benchmark': part, 'cases': [
-        {'name': '0', 'values': {'tokens': 1234.0, '% of flops': 50.0}},
-        *([] if part == 'quickstart' else [missed, missed])]}))
+(out / part).touch()
 if part == 'errors': raise ValueError('bad shape')
 if part == 'decode_0.6b': time.sleep(60)
 '''
-
-
-def _cases(out, part) -> list[dict]:
-  return json.loads((out / f'{part}.json').read_text())['cases']
 
 
 def test_other_parts_survive_a_failure(tmp_path, monkeypatch, capsys):
   (tmp_path / 'fake_child.py').write_text(_CHILD)
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   monkeypatch.setattr(accelerator, 'CHILD', 'fake_child')
-  out = tmp_path / 'out'
-  parts = ['errors', 'compute_0.6b', 'decode_0.6b', 'quickstart']
-  assert accelerator.main([
-      '--minutes', '0.2', '--out', str(out), '--parts', *parts]) == 1
-  aborted, unread, slow, whole = (
-      [case.get('error', '') for case in _cases(out, part)] for part in parts)
-  ended = 'exit status 1, after the output: '
-  assert aborted == ['', f'{ended}ValueError: bad shape', run.NOT_REACHED]
-  assert unread == [f'{ended}ImportError: no jax']
-  assert slow[1].startswith('the part was not finished after ')
-  assert whole == ['']
-  assert '| 0 | 1,234 tokens, 50 % of flops |' in capsys.readouterr().out
-  # Other parts keep their results.
-  assert accelerator.main(['--out', str(out), '--parts', 'quickstart']) == 0
-  assert len(_cases(out, 'errors')) == 3
+  parts = ['errors', 'decode_0.6b', 'quickstart']
+  options = ['--minutes', '0.1', '--out', str(tmp_path), '--parts']
+  assert accelerator.main([*options, *parts]) == 1
+  assert all((tmp_path / part).exists() for part in parts)
+  assert 'decode_0.6b was not finished after 3 s' in capsys.readouterr().out
+  assert accelerator.main([*options, 'quickstart']) == 0
 
 
 def test_wrong_kernel_has_a_large_error(monkeypatch):
@@ -85,6 +66,7 @@ def test_whole_command_on_a_cpu(tmp_path, monkeypatch):
   # Compiling would take all of the time.
   monkeypatch.setenv('JAX_DISABLE_MOST_OPTIMIZATIONS', 'true')
   assert not accelerator.main(['--minutes', '15', '--out', str(tmp_path)])
-  for case in _cases(tmp_path, 'errors'):
+  result = json.loads((tmp_path / 'errors.json').read_text())
+  for case in result['cases']:
     for name, error in case['values'].items():
       assert 0 <= error < 0.02, (case['name'], name)

@@ -1,7 +1,6 @@
 """Counts, comparisons and results of the benchmarks, in tiny sizes."""
 
 import json
-import os
 import sys
 
 import pytest
@@ -118,29 +117,6 @@ def test_peer_receives_the_request(tmp_path, monkeypatch):
 def test_missing_peer_is_refused(capsys):
   assert run.main(['step', '--tunix', sys.executable]) == 2
   assert 'google-tunix==0.1.7' in capsys.readouterr().err
-
-
-# Stands in for `benchmarks.run` in two folders, here twice as slow.
-_FAKE_BENCHMARK = """
-import json, os, pathlib, sys
-seconds = 2.0 if os.path.basename(os.getcwd()) == 'here' else 1.0
-pathlib.Path(sys.argv[-1], 'step.json').write_text(json.dumps({'cases': [
-    {'name': 'work', 'contestants': {'ours': {'best': seconds}}},
-    {'name': 'check', 'values': {'error': 0.0}}]}))
-"""
-
-
-def test_checkouts_are_compared(tmp_path, monkeypatch, capsys):
-  for name in ('here', 'there'):
-    package = tmp_path / name / 'benchmarks'
-    package.mkdir(parents=True)
-    (package / '__init__.py').touch()
-    (package / 'run.py').write_text(_FAKE_BENCHMARK)
-  monkeypatch.chdir(tmp_path / 'here')
-  checkout = os.fspath(tmp_path / 'there')
-  assert run.main(['step', '--checkout', checkout, '--repeats', '2']) == 0
-  assert capsys.readouterr().out == (
-      'work: 2.0000 s here, 1.0000 s there, ratio 2.000\n')
 
 
 def test_sandbox_benchmark(tmp_path):
