@@ -40,9 +40,8 @@ def test_train_evaluate_export_and_generate(config, tmp_path):
     assert again == run.generate('second', chat, num_samples=3, seed=5)
     with pytest.raises(errors.UserError, match="role='third'"):
       run.generate('third', chat)
-    for number in (0, -1, 1.5, '3', None, True):
-      with pytest.raises(errors.UserError, match=f'num_samples={number!r}: '):
-        run.generate('first', chat, num_samples=number)
+    with pytest.raises(errors.UserError, match='num_samples=0: '):
+      run.generate('first', chat, num_samples=0)
   with pytest.raises(errors.UserError, match='The run is not open'):
     api.Run(config, workdir).train()
   with pytest.raises(errors.UserError, match='config.json'):

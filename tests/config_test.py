@@ -7,7 +7,6 @@ import os
 import jax
 import pytest
 
-from atgrpo_jax import config as config_lib
 from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax.io import workdir as workdir_lib
@@ -54,14 +53,6 @@ def test_bad_value_is_named(name, value, echo_folder):
   assert repr(value).strip('()') in str(error.value)
 
 
-def test_bad_buckets_are_named_without_a_model():
-  config = echo.get_config()
-  config.update_from_flattened_dict({
-      'model.folder': 'no/such', 'buckets.prompt': ()})
-  with pytest.raises(errors.UserError, match='buckets.prompt'):
-    config_lib.check(config)
-
-
 @pytest.mark.parametrize('changes, words', [
     ({'environment.module': 'environments.boards.plan_path.env',
       'environment.team': 'solo'}, "'echo/train/0'.*'grid'"),
@@ -77,10 +68,7 @@ def test_bad_buckets_are_named_without_a_model():
      "extra_terms.*baseline='critic'"),
     (IAC | {'critic.kind': 'none'}, "critic.kind='none'.*'bootstrapped'"),
     ({'model.trained': 'lora', 'lora.alpha': math.nan}, 'lora.alpha=nan'),
-    ({'per_policy': (('other', 'lora.rank', 1),)}, 'per_policy'),
     ({'per_policy': (('shared', 'rollout.mode', 'tree'),)}, 'per_policy'),
-    ({'per_policy': (('shared', 'rollout', {'temperature': 0.5}),)},
-     'per_policy'),
     ({'per_policy': (('shared', 'evaluation.top_p', None),)},
      "of 'shared': evaluation.top_p"),
     ({'per_policy': (('shared', 'rollout.max_new_tokens', 3),)},

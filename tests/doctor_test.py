@@ -14,11 +14,6 @@ CHECKS = [
     'gradient']
 
 
-def _checks(printed):
-  """The name of each printed check, in order."""
-  return [line.split()[0] for line in printed.out.splitlines()]
-
-
 def test_checks_are_printed_in_order_and_write_nothing(
     echo_folder, tmp_path, capsys):
   experiment = echo.experiment(
@@ -26,22 +21,15 @@ def test_checks_are_printed_in_order_and_write_nothing(
       **{'evaluation.validation': 'validation[:8]'})
   doctor.examine(experiment, tmp_path / 'new' / 'run')
   assert not list(tmp_path.iterdir())
-  printed = capsys.readouterr()
-  checks = _checks(printed)
+  printed = capsys.readouterr().out
+  checks = [line.split()[0] for line in printed.splitlines()]
   assert list(dict.fromkeys(checks)) == CHECKS
   # The second role waits for the first; each role has an adapter.
   assert checks.count('decode') == 1 and checks.count('gradient') == 2
   assert experiment.config.rollout.max_new_tokens == 2
-  assert 'validation[:8]: 8 tasks' in printed.out
-  words, = re.findall("decode +first: '(.*)', after", printed.out)
+  assert 'validation[:8]: 8 tasks' in printed
+  words, = re.findall("decode +first: '(.*)', after", printed)
   assert len(words.split()) <= 2
-
-
-def test_a_workdir_below_a_file_is_refused(echo_folder, tmp_path, capsys):
-  (tmp_path / 'file').write_text('')
-  with pytest.raises(errors.UserError, match='file is a file'):
-    doctor.examine(echo.experiment(echo_folder), tmp_path / 'file/run')
-  assert list(dict.fromkeys(_checks(capsys.readouterr()))) == CHECKS
 
 
 def test_a_failed_check_does_not_keep_others_from_running(
@@ -51,7 +39,7 @@ def test_a_failed_check_does_not_keep_others_from_running(
   with pytest.raises(errors.UserError, match='0 bytes free'):
     doctor.examine(echo.experiment(
         echo_folder, **{'dataset.train': 'training'}), tmp_path)
-  printed = capsys.readouterr()
-  assert list(dict.fromkeys(_checks(printed))) == CHECKS
-  assert 'FAILED: The disk of' in printed.out
-  assert "FAILED: tests.echo.tasks('training') failed" in printed.out
+  printed = capsys.readouterr().out
+  assert 'FAILED: The disk of' in printed
+  assert "FAILED: tests.echo.tasks('training') failed" in printed
+  assert '\ngradient ' in printed

@@ -102,25 +102,6 @@ def test_right_answers_that_were_cut_off_are_reported(monkeypatch):
   assert not evaluate.find_problems(result | {'finished_success': 0.5})
 
 
-class _TermsOfA(scripted.Counting):
-  """Counts; only the steps of role a have terms."""
-
-  def step(self, state, actions):
-    step = super().step(state, actions)
-    return step if 'a' in actions else dataclasses.replace(
-        step, reward_terms={})
-
-
-def test_the_last_value_of_a_term_may_come_before_the_last_step(monkeypatch):
-  scripted.follow_scripts(monkeypatch)
-  runner = scripted.make_runner(
-      {'one': {'E/a turn 0 total 0': ['1'], 'E/a turn 1 total 2': ['3']},
-       'two': {'E/b turn 0 total 1': ['1'], 'E/b turn 1 total 5': ['1']}},
-      environment=_TermsOfA())
-  result = evaluate.evaluate(runner, [{'task_id': 'E', 'goal': 6}])
-  assert (result['mean_turns'], result['reward_terms']) == (2, {'total': 5.0})
-
-
 def test_comparison_prints_intervals_of_the_return_and_its_terms(capsys):
   result = {
       'success': 0.5, 'interval': (0.4, 0.6), 'mean_return': 0.5,
@@ -235,13 +216,10 @@ def test_evaluate_run_writes_its_result(echo_folder, tmp_path, capsys):
   assert first == result['successes'] and len(others) == 2
 
 
-def test_too_many_failed_tasks_write_no_evaluation(
-    echo_folder, tmp_path, monkeypatch):
+def test_too_many_failed_tasks_write_no_evaluation(echo_folder, tmp_path):
   experiment = dataclasses.replace(
       echo.experiment(echo_folder), environment=echo.Unreliable(
           1, lambda state, action: state.letter == 'a'))
-  with pytest.raises(errors.InfrastructureError, match='8 of 48 tasks .*1%'):
-    evaluate.evaluate_run(experiment, tmp_path)
   with pytest.raises(errors.InfrastructureError, match='8 of 48 tasks .*1%'):
     train.train(experiment, tmp_path)
   assert not (tmp_path / 'evals').exists()
@@ -251,17 +229,11 @@ def test_too_many_failed_tasks_write_no_evaluation(
             experiment.trained_params(tmp_path)[0], step=0, temperature=1.0),
         experiment.tasks('test'))
 
-  monkeypatch.setattr(evaluate, 'MAX_FAILED_FRACTION', 0.2)
-  evaluate.evaluate_run(experiment, tmp_path)
-  result = evaluate.read(tmp_path, 'evaluation')
-  assert result['num_left_out'] == result['successes'].count('-') == 8
-  assert result['success'] == result['successes'].count('1') / 40
-
 
 @pytest.mark.parametrize('text, words', [
     (None, 'No such file.*after.json'),
     *((text, 'after.json is missing or damaged') for text in (
-        '', '[]',
+        '[]',
         '{"successes": "01", "num_tasks": 3, "clusters": [0, 1, 2]}',
         '{"successes": "011", "num_tasks": 3, "clusters": [0, 1, 2], '
         '"success": 0.3}'))])

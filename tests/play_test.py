@@ -3,8 +3,6 @@
 import dataclasses
 import io
 import json
-import math
-import re
 import sys
 
 import pytest
@@ -54,35 +52,16 @@ def test_prompts_replies_and_rewards_are_printed(tmp_path, capsys, monkeypatch):
 
 
 @dataclasses.dataclass(frozen=True)
-class Broken(echo.Echo):
-  """An environment with one mistake."""
-
-  mistake: str = ''
-
-  def observe(self, state, role):
-    if self.mistake == 'no prompt' and role == 'second':
-      return []
-    return super().observe(state, role)
+class Endless(echo.Echo):
 
   def step(self, state, actions):
-    return dataclasses.replace(super().step(state, actions), **{
-        'nan': {'team_reward': math.nan},
-        'terms': {'reward_terms': [1.0]},
-        'endless': {'done': False, 'success': False, 'truncated': False},
-        'other role': {'local_rewards': {'third': 1.0}},
-    }.get(self.mistake, {}))
+    return dataclasses.replace(
+        super().step(state, actions), done=False, success=False,
+        truncated=False)
 
 
-@pytest.mark.parametrize('mistake, words', [
-    ('nan', 'team_reward=nan'), ('terms', 'reward_terms=[1.0]'),
-    ('other role', "local_rewards of ['third']"),
-    ('endless', 'done=False'), ('no prompt', 'returned list []')])
-def test_a_broken_contract_names_role_turn_and_task(
-    mistake, words, monkeypatch):
-  monkeypatch.setattr(
-      settings, 'make_environment', lambda *_: Broken(1, mistake))
-  with pytest.raises(errors.UserError, match=re.escape(words)) as error:
+def test_a_broken_contract_names_role_turn_and_task(monkeypatch):
+  monkeypatch.setattr(settings, 'make_environment', lambda *_: Endless(1))
+  with pytest.raises(errors.UserError, match=(
+      "done=False for role 'second' in turn 1 of task 'echo/train/0'")):
     play.play(echo.get_config(), play.RANDOM, 1)
-  role = 'second' if mistake in ('endless', 'no prompt') else 'first'
-  assert f"for role '{role}' in turn 1 of task 'echo/train/0'" in str(
-      error.value)

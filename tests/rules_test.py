@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax import rules
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import returns
@@ -22,8 +21,6 @@ from tests.algorithms import rivals_test
 from tests.rl import losses_test
 from tests.rollout import scripted
 
-RETURNS = np.array([3, 1, np.nan, 2], np.float32)
-
 OTHER_RULES = '''
 import jax
 
@@ -31,9 +28,6 @@ number = 1
 
 def fails(*args):
   raise KeyError('lost')
-
-def none(*args):
-  pass
 
 def large(*args):
   return 3
@@ -80,7 +74,8 @@ def modules(tmp_path, monkeypatch):
 
 def _select(rule):
   spec = specs.rollout(selection=rule)
-  return spec.select(RETURNS, RETURNS, np.random.default_rng(0))
+  returns = np.array([3, 1, np.nan, 2], np.float32)
+  return spec.select(returns, returns, np.random.default_rng(0))
 
 
 def test_selection():
@@ -146,23 +141,14 @@ def test_group_key():
   assert [ids['y', turn] for turn in range(6)] == [1, 3, 5, 5, 5, 5]
 
 
-@pytest.mark.parametrize('system, key, built_in, own', [
-    ('mas_grpo', 'group_key', ('env', 'agent', 'state'),
-     ('env', 'agent', f'{__name__}:state')),
-    ('gigpo', 'extra_terms',
-     (('return_to_go', ('env', 'agent', 'turn'), 1.0),),
-     ((f'{__name__}:to_go', ('env', 'agent', f'{__name__}:turn'), 1.0),))])
-def test_rules_of_the_user_can_replace_the_built_in_ones(
-    system, key, built_in, own):
+def test_rules_of_the_user_can_replace_the_terms_of_gigpo():
   expected, found = (
-      rivals_test.play(system, **{f'advantage.{key}': value})
-      for value in (built_in, own))
+      rivals_test.play('gigpo', **{'advantage.extra_terms': (
+          (rule, ('env', 'agent', key), 1.0),)}) for rule, key in (
+              ('return_to_go', 'turn'),
+              (f'{__name__}:to_go', f'{__name__}:turn')))
   assert expected.any()
   np.testing.assert_array_equal(found, expected)
-
-
-def state(key, prompts):
-  return prompts[0]
 
 
 def turn(key, prompts):
@@ -240,23 +226,3 @@ def test_laboratory(tmp_path):
       'AT-GRPO', ' '.join(switches)]
   assert {*result['settings']['rules']} == {
       'my_rules:with_outcome', 'my_rules:median'}
-
-
-@pytest.mark.parametrize('switch', [
-    'loss.surrogate=clip', 'rollout.selektion=greedy'])
-def test_the_laboratory_refuses_a_switch(switch, capsys):
-  with pytest.raises(SystemExit):
-    credit.parse(['--switch', switch])
-  assert '--switch: ' in capsys.readouterr().err
-
-
-def test_digest_is_that_of_the_module():
-  digests = rules.digests(('key', name) for name in (
-      'my_rules:median', 'my_rules:second_best', 'other_rules:nan', 'mean'))
-  assert len(digests) == 3
-  assert len({*digests.values()}) == 2
-
-
-def test_a_rule_without_a_file_is_refused():
-  with pytest.raises(errors.UserError, match="module 'sys' has no file"):
-    rules.digests([('rollout.selection', 'sys:getsizeof')])

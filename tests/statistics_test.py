@@ -185,7 +185,7 @@ def test_p_of_seeds_is_that_of_a_permutation_test():
   assert statistics.p_value_of_seeds(first, second) == expected.pvalue
 
 
-@pytest.mark.parametrize('num_first, num_second', [(5, 5), (10, 10), (5, 10)])
+@pytest.mark.parametrize('num_first, num_second', [(5, 5), (5, 10)])
 def test_smallest_p_is_that_of_separate_rows(num_first, num_second):
   assert statistics.smallest_p(num_first, num_second) == pytest.approx(
       statistics.p_value_of_seeds(np.ones(num_first), np.zeros(num_second)))
