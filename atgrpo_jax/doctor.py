@@ -93,10 +93,8 @@ def _check_disk(
   else:
     existing = next(
         x for x in (workdir, *workdir.absolute().parents) if x.exists())
-    if not existing.is_dir():
-      raise errors.UserError(
-          f'--workdir={workdir}: {existing} is a file; choose another.')
-    with tempfile.TemporaryFile(dir=existing):  # Raises if it is read-only.
+    # Raises if it is read-only or a file.
+    with tempfile.TemporaryFile(dir=existing):
       checkpoints.check_space(existing, template)
   return f'{existing} can be written; a checkpoint takes {size:.2f} GiB'
 

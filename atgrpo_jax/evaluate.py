@@ -319,16 +319,15 @@ def _timed_episode(
 
 def warn_of_overlap(
     config: ml_collections.ConfigDict, train_tasks: Sequence[env_api.Task],
-    held_out: Mapping[str, Sequence[env_api.Task]]) -> None:
-  """Names splits for evaluation, by their key, that hold training tasks."""
-  for key, tasks in held_out.items():
-    num_common = datasets.num_common(tasks, train_tasks)
-    if num_common:
-      split = config.evaluation[key.partition('.')[2]]
+    validation_tasks: Sequence[env_api.Task],
+    test_tasks: Sequence[env_api.Task]) -> None:
+  """Names the splits for evaluation that hold training tasks."""
+  for key, tasks in (('validation', validation_tasks), ('test', test_tasks)):
+    if num_common := datasets.num_common(tasks, train_tasks):
       print(
-          f'warning: {num_common} of {len(tasks)} tasks of {key}={split!r} are '
-          f'also in dataset.train={config.dataset.train!r}, so they are not '
-          'held out.')
+          f'warning: {num_common} of {len(tasks)} tasks of evaluation.{key}='
+          f'{config.evaluation[key]!r} are also in dataset.train='
+          f'{config.dataset.train!r}, so they are not held out.')
 
 
 def test(
@@ -354,13 +353,12 @@ def validate(
       **experiment.rollout_sampling)
   result = evaluate(runner, tasks)
   values = {
-      'validation/step': step,
-      'validation/success': result['success'],
-      'validation/finished_success': result['finished_success'],
-      'validation/return': result['mean_return']}
+      'step': step, 'success': result['success'],
+      'finished_success': result['finished_success'],
+      'return': result['mean_return']}
   if result['success']:
-    values['validation/turns_to_solve'] = result['mean_turns_to_solve']
-  return values
+    values['turns_to_solve'] = result['mean_turns_to_solve']
+  return {f'validation/{name}': value for name, value in values.items()}
 
 
 # ---- The mode `evaluate` ----------------------------------------------------
@@ -420,6 +418,7 @@ def evaluate_run(
     result |= response_time(make_runner(), tasks[:config.evaluation.num_timed])
   path = write(workdir, name, result)
   print_table({name: result})
+  print_problems(result)
   _print_extras(result)
   print(f'written to {path}')
 
@@ -573,8 +572,7 @@ def _format_mean(result: Mapping[str, Any], name: str) -> str:
 
 
 def _print_extras(result: Mapping[str, Any]) -> None:
-  """Prints parse problems, pass@k and response time, where there are any."""
-  print_problems(result)
+  """Prints pass@k and response time, if they were measured."""
   if 'num_samples' in result:
     print('The numbers above are those of the first of '
           f'{result["num_samples"]} episodes of each task; over all of them:')

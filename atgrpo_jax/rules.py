@@ -13,19 +13,12 @@ import difflib
 import hashlib
 import importlib
 import inspect
-import os
 import pathlib
-import pkgutil
-import sys
-import sysconfig
 from typing import Any
 
 import numpy as np
 
 from atgrpo_jax import errors
-
-_INSTALLED = tuple(map(sysconfig.get_path, (
-    'stdlib', 'platstdlib', 'purelib', 'platlib')))
 
 
 def is_custom(name: Any) -> bool:
@@ -133,36 +126,12 @@ def load(given: str, module_name: str, function: str) -> Any:
   except (SystemExit, *errors.USER_CODE_ERRORS) as error:
     raise errors.UserError(
         f'{given}: {module_name!r} cannot be imported '
-        f'({errors.one_line(error)}); {_advice(module_name, error)}'
-        ) from error
+        f'({errors.one_line(error)}); fix it, or name another module of the '
+        'working directory or of an installed package.') from error
   if not hasattr(module, function):
     names = [name for name, value in vars(module).items() if callable(value)]
+    nearest = difflib.get_close_matches(function, names, n=1)
+    end = f'; did you mean {nearest[0]!r}?' if nearest else '.'
     raise errors.UserError(
-        f'{given}: {module.__name__} has no function {function!r}'
-        f'{_end(function, names)}')
+        f'{given}: {module.__name__} has no function {function!r}{end}')
   return getattr(module, function)
-
-
-def _advice(module_name: str, error: BaseException) -> str:
-  """The fix for a module that cannot be imported."""
-  missing = getattr(error, 'name', None)
-  if not isinstance(error, ModuleNotFoundError) or not (
-      f'{module_name}.'.startswith(f'{missing}.')):
-    return 'fix it, or name another module.'
-  parent, _, last = missing.rpartition('.')
-  if parent:
-    found = getattr(importlib.import_module(parent), '__path__', ())
-    where = f'the package {parent!r}'
-  else:
-    found, where = None, ', '.join(
-        os.path.abspath(folder) for folder in sys.path
-        if os.path.isdir(folder or '.') and not folder.startswith(_INSTALLED))
-    where += ' and the installed packages'
-  names = [module.name for module in pkgutil.iter_modules(found)]
-  return f'Python searched {where}{_end(last, names)}'
-
-
-def _end(name: str, names: Iterable[str]) -> str:
-  """The end of a message: suggests a similar name, if there is one."""
-  nearest = difflib.get_close_matches(name, names, n=1)
-  return f'; did you mean {nearest[0]!r}?' if nearest else '.'

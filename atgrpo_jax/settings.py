@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import inspect
 import math
 import re
 
@@ -124,21 +123,15 @@ def make_environment(
   arguments = {
       'team': section.team, 'max_turns': section.max_turns,
       'reward': section.reward, 'sandbox': sandbox, **section.options}
-  try:
-    inspect.signature(make).bind(**arguments)
-  except TypeError as error:
-    raise errors.UserError(
-        f'{given}: make_environment cannot be called with '
-        f'{", ".join(arguments)} ({error}); give it these parameters, or **_ '
-        'for those that it ignores. environment.options sets all after '
-        'sandbox.') from error
   with errors.as_user_error():
     try:
       environment = make(**arguments)
     except (LookupError, TypeError) as error:
       raise errors.UserError(
-          f'{given}: make_environment failed ({errors.one_line(error)}); '
-          'check the section environment of the config.') from error
+          f'{given}: make_environment failed ({errors.one_line(error)}); check '
+          'the section environment of the config. It must have the parameters '
+          f'{", ".join(arguments)}, or **_ for those that it ignores.'
+          ) from error
   missing = [x for x in _ENVIRONMENT if not hasattr(environment, x)]
   if missing:
     raise errors.UserError(
