@@ -451,34 +451,6 @@ def draw_curves(
   return paths
 
 
-def draw_roles(
-    records: records_lib.Records, folder: pathlib.Path) -> list[pathlib.Path]:
-  """Draws the return of each role over training, as figure 6 of MAGRPO does.
-
-  One file per task whose records have these returns; lines are means of seeds.
-  """
-  paths = []
-  for task, kinds in experiments.JOINT_TASKS.items():
-    for kind, title in kinds.items():
-      drawing = figure.Figure(figsize=(7, 4.5), layout='constrained')
-      axes = drawing.subplots()
-      for row in (experiments.MAGRPO, 'magrpo_cross'):
-        of_row = records.steps.index.str.startswith(f'{task}/{kind}/{row}/')
-        steps = records.steps[of_row].filter(
-            regex='^step$|^(?!validation)[^/]+/return$').dropna(axis=1)
-        for column in steps.columns.drop('step') if of_row.any() else ():
-          means = steps.groupby('step')[column].mean()
-          axes.plot(means.index, means, label=f'{row}: {column.split("/")[0]}')
-      if axes.lines:
-        axes.set_xlabel('step')
-        axes.set_ylabel('return of a candidate, mean of a step')
-        axes.set_title(title)
-        axes.legend(fontsize='small')
-        paths.append(folder / f'{task}_{kind}_roles.png')
-        drawing.savefig(paths[-1], dpi=150)
-  return paths
-
-
 def write_tables(
     records: records_lib.Records, folder: pathlib.Path) -> list[pathlib.Path]:
   """Writes tables and curves to `folder`; returns the files."""
@@ -495,7 +467,7 @@ def write_tables(
   latex.write_text('\n'.join(table.latex() for table in tables))
   return [
       markdown, latex, *depot_tables.draw(records, folder / 'depot.png'),
-      *draw_curves(systems, folder), *draw_roles(records, folder)]
+      *draw_curves(systems, folder)]
 
 
 def make(out: str, keep: str, results: str) -> list[pathlib.Path]:

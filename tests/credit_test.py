@@ -70,15 +70,6 @@ def test_calls_are_counted(method, calls):
   assert len(credit.credits_of(trees)) == 4 * 4 * 4
 
 
-def test_a_switched_weight_of_the_team_reward_is_used():
-  laboratory = make(2)
-  method = credit.make_method('', 4, {'rollout.alpha': 0.0})
-  trees, _ = laboratory.rollout(
-      method, seed=0, step=0)
-  for found in credit.credits_of(trees):  # Only callers have local rewards.
-    assert found.advantage == 0 or found.prompt.startswith('caller')
-
-
 def test_bias_of_one_turn_is_the_missing_credit_of_the_caller():
   laboratory = make(1, reward='outcome')
   measured = laboratory.measure(AT_GRPO, 200)

@@ -18,6 +18,7 @@ from benchmarks import accelerator
 from benchmarks import credit
 from benchmarks import run
 from benchmarks import sandbox
+from benchmarks import slices
 from configs import common
 from configs import pod
 from configs import sudoku
@@ -180,6 +181,10 @@ def test_times_beside_others():
         f'{_OTHERS[contestant]}, '
         f'{rounded(theirs, other.rpartition(",")[2])} s'), work
     assert ratio == rounded(theirs / seconds, ratio), work
+
+
+def test_cells_of_slices_equal_the_stored_records():
+  assert slices.table(stored('slices')) in SPEED
 
 
 def test_credit_equals_the_stored_records():

@@ -8,7 +8,6 @@ import pytest
 from atgrpo_jax import api
 from configs import depot as depot_config
 from paper import depot
-from paper import depot_tables
 from paper import experiments
 from paper import records
 from paper import run
@@ -36,15 +35,6 @@ def test_choices_until_a_return():
   assert depot.choices_until(CURVE, 0.4) == 100
   assert depot.choices_until(CURVE, 0.41) == 300
   assert math.isnan(depot.choices_until(CURVE, 0.9))
-
-
-def test_evaluated_teams_have_no_area():
-  curves = {'depot_roles/outcome/swapped/seed-0': {
-      'choices': [0], 'returns': [0.125], 'invalid': 0.0}}
-  table, = depot_tables.make(records.Records(curves=curves))
-  line, = table.lines()
-  row = dict(zip(table.columns, line))
-  assert row['return at 60k %'] == '12.5' and row['area %'] == ''
 
 
 def test_learning_rates_are_those_of_the_search():
@@ -76,15 +66,6 @@ def test_every_record_has_a_job_and_its_learning_rate():
       # and `chain` has four items instead of eight.
       scale = {'boost': 10 / 6, 'chain': 0.5}.get(reward, 1)
       assert 0.1 < curve['returns'][0] * scale < 0.22
-
-
-def test_team_rewards_make_both_group_keys_of_grpo_equal():
-  """All actions of an episode have its return, in every group."""
-  by_task, by_turn = (
-      [curve['returns'] for curve in depot.seeds_of(
-          STORED, f'depot/outcome/{system}')]
-      for system in ('mas_grpo', 'mas_grpo_agent_turn'))
-  assert by_turn and by_task[:len(by_turn)] == by_turn
 
 
 def test_a_cell_is_reproduced(tmp_path):

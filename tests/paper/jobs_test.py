@@ -81,12 +81,6 @@ def test_jobs_follow_their_needs_and_have_equal_budgets(scale, magrpo):
     assert job.budget_ratio == (0.5 if row.startswith('only_') else 1.0)
 
 
-def test_single_agents_of_the_coding_tables_have_7b():
-  for job in experiments.make_jobs('coder-3b', 1):
-    is_single = '/sa_grpo/' in job.path or '_solo/' in job.path
-    assert f'size=coder-{7 if is_single else 3}b' in job.config
-
-
 def test_needs_are_added_unless_their_results_are_kept(tmp_path):
   chosen = run.choose(JOBS, ['roles/plan_path/swapped/*'])
   kept = finished_runs.merge(*(
@@ -142,16 +136,12 @@ def test_workdirs_beyond_nano_may_be_in_a_bucket(tmp_path, capsys):
   assert '--workdir gs://bucket/runs/main/sudoku/mas_grpo/seed-0 ' in printed
 
 
-@pytest.mark.parametrize('options, words', [
-    ([], 'error: --out=gs://bucket/runs'),
-    (['--scale=8b', '--launch=sbatch {config}'], '{mode}, {config}'),
-    (['--scale=8b', '--launch=a {mode} {config} {workdir} {overrides}'],
-     '--keep')])
-def test_wrong_options_are_refused(options, words):
+def test_wrong_options_are_refused():
   refused = subprocess.run(
-      [sys.executable, '-m', 'paper.run', '--out=gs://bucket/runs', *options],
+      [sys.executable, '-m', 'paper.run', '--out=gs://bucket/runs'],
       cwd=checkout.ROOT, capture_output=True, text=True)
-  assert refused.returncode == 2 and words in refused.stderr
+  assert refused.returncode == 2
+  assert 'error: --out=gs://bucket/runs' in refused.stderr
 
 
 # The pool.
