@@ -63,7 +63,9 @@ def build(
     config: ml_collections.ConfigDict, *, sandbox: sandbox_lib.Sandbox | None,
     executor: workers_lib.Workers) -> experiment_lib.Experiment:
   """Builds the experiment; raises UserError if it cannot work."""
-  environment, policy_map, rollout, advantage, critic = _read(config, sandbox)
+  check_run(config)
+  environment, policy_map, rollout, advantage, critic = settings.read(
+      config, sandbox)
   names = policies_lib.policy_names(policy_map)
   chip = fit.chip_of(jax.local_devices()[0])
   if chip is not None:  # The smallest memory of all processes.
@@ -82,7 +84,8 @@ def check(config: ml_collections.ConfigDict) -> None:
   workers_lib.Workers(
       config.environment.num_workers, config.environment.program_slots,
       config.sandbox.level, config.sandbox.url)
-  _, policy_map, *_ = _read(config, None)
+  check_run(config)
+  _, policy_map, *_ = settings.read(config, None)
   names = policies_lib.policy_names(policy_map)
   for sections in _policy_configs(config, names).values():
     if sections.model.trained == 'lora':
@@ -101,12 +104,6 @@ def check_run(config: ml_collections.ConfigDict) -> None:
     raise errors.UserError(
         f'rollout.max_new_tokens={max_new_tokens} exceeds the largest of '
         f'buckets.completion, {max_completion}; lower it or raise the bucket.')
-
-
-def _read(config, sandbox):
-  """`settings.read`, after `check_run`."""
-  check_run(config)
-  return settings.read(config, sandbox)
 
 
 def read_model(name: str, thinking: bool) -> ModelFiles:
@@ -186,7 +183,6 @@ def read_policies(
 def _learner_spec(
     config: ml_collections.ConfigDict, sections: ml_collections.ConfigDict,
     lora: model.LoraSpec | None) -> policy_lib.LearnerSpec:
-  """Returns the learner of a policy with these sections."""
   return policy_lib.LearnerSpec(
       optimizer=policy_lib.OptimizerSpec(**sections.optimizer),
       loss=loss_spec(config.loss),

@@ -32,7 +32,6 @@ _MIN_VALUES = {
     'train.diagnose_every': 0, 'evaluation.validate_every': 1,
     'evaluation.num_samples': 1, 'evaluation.num_timed': 0, 'mesh.fsdp': 0,
     'mesh.tensor': 0}
-_UPDATE_ORDERS = ('mixed', 'last_turn', 'nodes')
 
 
 def read(
@@ -89,7 +88,7 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
         'train.num_steps=0 and train.completion_tokens=0: the run would never '
         'end; set one of them.')
   errors.check_choice(
-      'train.update_order', train.update_order, _UPDATE_ORDERS)
+      'train.update_order', train.update_order, ('mixed', 'last_turn', 'nodes'))
   if train.update_order != 'mixed' and train.updates_per_rollout > 1:
     raise errors.UserError(
         f'train.updates_per_rollout={train.updates_per_rollout} with '

@@ -104,11 +104,6 @@ def magrpo_step() -> Iterator[Case]:
       'MAGRPO step of 2 agents', SIZES.config, SIZES.agent, 2, _MAGRPO)
 
 
-def update() -> Iterator[Case]:
-  """Gradient and Adam of one batch."""
-  yield _update('update', SIZES.config, SIZES.step)
-
-
 def real_size() -> Iterator[Case]:
   """Sampling, and gradient and Adam of an adapter."""
   dtype = model.fastest_dtype(jax.default_backend())
@@ -344,5 +339,5 @@ ACCELERATOR = {
 # Name -> function that makes its cases.
 BENCHMARKS = {
     'sampling': sampling, 'step': step, 'magrpo_step': magrpo_step,
-    'update': update, 'scaling': scaling, 'real_size': real_size,
+    'scaling': scaling, 'real_size': real_size,
     **ACCELERATOR}

@@ -9,7 +9,6 @@ NAME is one of (with its peer)
                and decoding alone
   step         GRPO step: rollout, gradient, Adam              tunix
   magrpo_step  MAGRPO step of two agents with one model each   comlrl
-  update       gradient and Adam alone
   real_size    sampling, and the update of an adapter, with       peft
                the dimensions of SmolLM2-135M and
                Qwen2.5-Coder-0.5B, all in the CPU's fastest dtype

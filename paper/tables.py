@@ -85,15 +85,6 @@ _CREDIT = {
 _COSINE_COLUMN = 'cosine with the gradients of other roles'
 _COSINE = 'diagnosis/cosine/'
 
-# Suffix of a curve's file -> label of the y axis, and metric -> line style.
-_CURVES = {
-    'success': ('success', {'validation/success': '-'}),
-    'turns': ('turns to solve', {'validation/turns_to_solve': '-'}),
-    'rollout': (
-        'success (dotted: rollout)',
-        {'validation/success': '-', 'rollout/success': ':'}),
-}
-
 _HOLM = 'p (Holm)'
 _COST_COLUMNS = ('updates', 'budget used', *records_lib.COSTS, 'minutes')
 _PUBLISHED_COLUMNS = ('paper, 1.7B', 'paper, 8B')
@@ -416,38 +407,32 @@ def _logged(
 def draw_curves(
     systems: Mapping[str, rows_lib.Systems],
     folder: pathlib.Path) -> list[pathlib.Path]:
-  """Draws learning curves against generated tokens; returns the files."""
+  """Draws success against generated tokens; returns the files."""
   paths = []
   for task, rows in systems.items():
     trained = {
         title: row for title, row in rows.items()
         if row is not None and not row.steps.empty}
     colors = dict(zip(trained, colormaps['tab10'].colors, strict=False))
-    for file, (label, styles) in _CURVES.items():
-      titles = [
-          title for title in trained
-          if file != 'rollout' or title.startswith('Team + AT-GRPO')]
-      if not titles:
-        continue
-      drawing = figure.Figure(figsize=(7, 4.5), layout='constrained')
-      axes = drawing.subplots()
-      for title in titles:
-        axes.plot([], [], color=colors[title], label=title)
-        for _, steps in trained[title].steps.groupby(level='workdir'):
-          tokens = steps[records_lib.COSTS['generated tokens']].cumsum() / 1e6
-          for metric, style in styles.items():
-            values = steps.set_index(tokens).get(
-                metric, pd.Series(dtype=float)).dropna()
-            axes.plot(
-                values.index, values, style, color=colors[title], alpha=0.8,
-                linewidth=1.2, drawstyle='steps-post')
-      axes.set_xlabel('generated tokens (millions); a line for each seed')
-      axes.set_ylabel(label)
-      axes.set_title(
-          f'{experiments.GAMES[task]}, validation, one candidate per prompt')
-      axes.legend(fontsize='small')
-      paths.append(folder / f'{task}_{file}.png')
-      drawing.savefig(paths[-1], dpi=150)
+    if not trained:
+      continue
+    drawing = figure.Figure(figsize=(7, 4.5), layout='constrained')
+    axes = drawing.subplots()
+    for title, row in trained.items():
+      axes.plot([], [], color=colors[title], label=title)
+      for _, steps in row.steps.groupby(level='workdir'):
+        tokens = steps[records_lib.COSTS['generated tokens']].cumsum() / 1e6
+        values = steps.set_index(tokens)['validation/success'].dropna()
+        axes.plot(
+            values.index, values, color=colors[title], alpha=0.8,
+            linewidth=1.2, drawstyle='steps-post')
+    axes.set_xlabel('generated tokens (millions); a line for each seed')
+    axes.set_ylabel('success')
+    axes.set_title(
+        f'{experiments.GAMES[task]}, validation, one candidate per prompt')
+    axes.legend(fontsize='small')
+    paths.append(folder / f'{task}_success.png')
+    drawing.savefig(paths[-1], dpi=150)
   return paths
 
 

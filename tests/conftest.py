@@ -61,14 +61,3 @@ def pytest_collection_modifyitems(items):
   these should be short.
   """
   items.sort(key=lambda item: len(item.path.parts))
-
-
-def pytest_terminal_summary(terminalreporter):
-  """Counts the tests that were skipped because no browser was found."""
-  num_skipped = sum(
-      'browser' in str(report.longrepr)
-      for report in terminalreporter.stats.get('skipped', []))
-  if num_skipped:
-    terminalreporter.write_line(
-        f'{num_skipped} tests were skipped because no browser was found; '
-        'bash launch/test.sh --browser installs one')

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import types
 
 import pytest
@@ -100,24 +99,6 @@ def test_right_answers_that_were_cut_off_are_reported(monkeypatch):
   problem, = evaluate.find_problems(result)
   assert '100.0 % of the tasks' in problem and 'only 33.3 %' in problem
   assert not evaluate.find_problems(result | {'finished_success': 0.5})
-
-
-def test_comparison_prints_intervals_of_the_return_and_its_terms(capsys):
-  result = {
-      'success': 0.5, 'interval': (0.4, 0.6), 'mean_return': 0.5,
-      'returns': [0.0, 1.0] * 50 + [None], 'clusters': list(range(101)),
-      'mean_turns': 1.0, 'mean_turns_to_solve': None, 'num_tasks': 101,
-      'step': 0}
-  result['terms'] = {'halves': result['returns'], 'of_a': [None] * 101}
-  after = result | {'returns': [0.25] * 100 + [None]}
-  evaluate.print_comparison(result, after)
-  out = capsys.readouterr().out
-  interval = r'0\.500 \(0\.4[01]\d … 0\.(59|60)\d\)'
-  for line in (
-      f'return: before {interval}, after 0.250 \\(0.250 … 0.250\\)',
-      f'halves: before {interval}, after {interval}',
-      'of_a: before none, after none'):
-    assert re.search(f'^held-out {line}$', out, re.MULTILINE)
 
 
 def test_response_time(monkeypatch):

@@ -380,24 +380,6 @@ def test_epochs_visit_tasks_once_in_different_orders(echo_folder):
   assert draw(0) != epochs[0][:20]
 
 
-def test_every_group_is_recorded(finished, echo_folder):
-  tokenizer = echo.experiment(echo_folder).policies['shared'].tokenizer
-  lines = fault_injection.steps(finished)
-  # Steps 1 and 2 repeat the validation of step 0; 3 and 4 show step 3's.
-  assert [line['validation/step'] for line in lines] == [0, 0, 3, 3]
-  for step, line in enumerate(lines):
-    nodes = _nodes(finished, step)
-    groups = [group for node in nodes for group in node.groups]
-    assert len({group.key for group in groups}) == len(groups) == (
-        line['first/groups'] + line['second/groups'])
-    for node, group in zip(nodes, groups, strict=True):
-      for candidate in group.candidates:
-        assert candidate.text == tokenizer.decode(candidate.completion)
-        assert len(candidate.behavior_logprobs) == len(candidate.completion)
-      assert group.rewards[node.chosen] == max(group.rewards)
-      assert any(group.advantages) == (len(set(group.rewards)) > 1)
-
-
 def test_diagnosis_changes_nothing(finished, echo_folder, tmp_path):
   experiment = echo.experiment(
       echo_folder, **CHANGES | {'train.diagnose_every': 2})
