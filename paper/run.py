@@ -224,11 +224,9 @@ def print_jobs(
       note = f'  # {known:.1f} min' if known < 60 else f'  # {known / 60:.1f} h'
       num_known, total = num_known + 1, total + known
     print(line + note)
-  if not num_known:
-    return
-  steps = f'# The training steps of {num_known} of these {len(jobs)} jobs'
-  hours = f'{total / 60:.1f} hours'
-  print(f'{steps} took {hours} in paper/results/{scale}.')
+  if num_known:
+    print(f'# The training steps of {num_known} of these {len(jobs)} jobs took '
+          f'{total / 60:.1f} hours in paper/results/{scale}.')
 
 
 def main(argv: list[str]) -> int:

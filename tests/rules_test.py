@@ -47,8 +47,6 @@ def branch(ratio, *args):
 def loop(ratio, *args):
   return jax.lax.while_loop(lambda x: x.max() > 1, lambda x: x - 1, ratio)
 
-def mean(returns, weights, *args):
-  return returns - returns @ weights / weights.sum()
 '''
 
 
@@ -119,14 +117,6 @@ def test_baseline_and_scale():
   np.testing.assert_array_equal(
       _advantages('my_rules:median', 'my_rules:largest_one'),
       [-.25, 0, 1, -1, 1, 0])
-
-
-def test_terms_of_an_advantage_share_a_baseline():
-  expected = rivals_test.play('mt_grpo')
-  assert expected.any()
-  np.testing.assert_allclose(
-      rivals_test.play('mt_grpo', **{'advantage.baseline': 'other_rules:mean'}),
-      expected, atol=1e-6)
 
 
 def test_group_key():
