@@ -219,13 +219,8 @@ ensure_installed() {
       stop "$PYTHON_FOUND could not make $VENV; the reason is in $log"
   fi
   say "installing $target, which takes minutes the first time; log: $log"
-  if ! "${install[@]}" > "$log" 2>&1; then
-    if grep -q 'connection broken by' "$log"; then
-      stop "the package index cannot be reached (pip's log: $log); check the" \
-        'network, or name another index in PIP_INDEX_URL, and run this again'
-    fi
+  "${install[@]}" > "$log" 2>&1 ||
     stop "pip could not install $target; the reason ends its log, $log"
-  fi
   # Every extra includes the plain installation.
   printf '%s\n' "$wanted" | tee "$VENV/installed-$extra" > "$VENV/installed-"
 }

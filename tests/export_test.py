@@ -1,10 +1,7 @@
 """Exports equal the trained policies, and training can start from them."""
 
-import shutil
-
 import jax
 import numpy as np
-import pytest
 
 from atgrpo_jax import export
 from atgrpo_jax import train
@@ -15,17 +12,6 @@ from tests import echo
 
 QUICK = {
     'rollout.num_tasks': 4, 'train.num_steps': 1, 'export.dtype': 'float32'}
-ADAPTERS = QUICK | {'policies': 'lora_per_role', 'lora.rank': 4}
-
-
-@pytest.fixture(scope='module')
-def adapters(echo_folder, tmp_path_factory):
-  """An exported run with an adapter per role; tests must not change it."""
-  workdir = tmp_path_factory.mktemp('adapters')
-  experiment = echo.experiment(echo_folder, **ADAPTERS)
-  assert train.train(experiment, workdir)
-  export.export_run(experiment, workdir)
-  return workdir
 
 
 def test_export_of_a_model(echo_folder, tmp_path, capsys):
@@ -46,42 +32,19 @@ def test_export_of_a_model(echo_folder, tmp_path, capsys):
       tokenizer_lib.Tokenizer(echo_folder).encode_prompt(chat))
 
 
-def test_training_starts_from_an_exported_adapter(adapters, echo_folder):
-  params, _ = echo.experiment(echo_folder, **ADAPTERS).trained_params(adapters)
+def test_training_starts_from_an_exported_adapter(echo_folder, tmp_path):
+  experiment = echo.experiment(
+      echo_folder, **QUICK, policies='lora_per_role', **{'lora.rank': 4})
+  assert train.train(experiment, tmp_path)
+  export.export_run(experiment, tmp_path)
+  params, _ = experiment.trained_params(tmp_path)
   # The rank of the folder overrides the config.
   policy = echo.experiment(
       echo_folder, policies='lora_per_role',
       per_policy=(
-          ('second', 'lora.folder', str(adapters / 'export' / 'second')),
+          ('second', 'lora.folder', str(tmp_path / 'export' / 'second')),
           ('second', 'lora.rank', 7))).policies['second']
   assert policy.lora.rank == 4
   started = policy.initial_params()
   jax.tree.map(np.testing.assert_array_equal, started, params['second'])
   assert np.any(started['down']['b'])
-
-
-def test_export_replaces_an_earlier_one_atomically(
-    adapters, echo_folder, tmp_path, monkeypatch):
-  workdir = shutil.copytree(adapters, tmp_path / 'run')
-  experiment = echo.experiment(echo_folder, **ADAPTERS)
-  before = _files(workdir / 'export')
-  assert 'second/adapter_config.json' in before
-  (workdir / 'export' / 'first' / 'stale').write_text('')
-
-  def killed(*args):
-    raise KeyboardInterrupt
-
-  with monkeypatch.context() as patch:
-    patch.setattr(tokenizer_lib.Tokenizer, 'save', killed)
-    with pytest.raises(KeyboardInterrupt):
-      export.export_run(experiment, workdir)
-  assert _files(workdir / 'export').items() >= before.items()
-  export.export_run(experiment, workdir)
-  assert _files(workdir / 'export') == before
-
-
-def _files(folder):
-  """Relative name -> content."""
-  return {
-      path.relative_to(folder).as_posix(): path.read_bytes()
-      for path in folder.rglob('*') if path.is_file()}
