@@ -247,10 +247,6 @@ def main(argv: list[str]) -> int:
           'this machine, and their tables read local files; give a folder.')
     jobs = experiments.make_jobs(given.scale, given.seeds, given.sandbox)
     chosen = choose(jobs, given.only)
-    if given.keep and not (is_local or given.launch):
-      raise errors.UserError(
-          f'--keep={given.keep} with --scale={given.scale}: its jobs are only '
-          'printed. Add --launch, or omit --keep.')
     if files.is_remote(out) and given.launch and not given.keep:
       raise errors.UserError(
           f'--out={given.out} is in a bucket, and the tables are made here; '
