@@ -1,7 +1,8 @@
-"""Times atgrpo_jax, alone or against other libraries.
+"""Times atgrpo_jax against other libraries or another checkout.
 
   python -m benchmarks.run NAME [--tunix PYTHON] [--comlrl PYTHON]
       [--peft PYTHON] [--repeats N] [--out FOLDER]
+  python -m benchmarks.run NAME --checkout FOLDER [--repeats N]
 
 NAME is one of (with its peer)
 
@@ -19,6 +20,9 @@ or a part of `benchmarks.accelerator`. Weights are random and, unless stated,
 float32, and no token stops a completion. A peer runs in the environment of the
 given Python interpreter. Contestants are timed in turn, after a call that
 compiles. Results go to FOLDER/NAME.json.
+
+--checkout runs the benchmark of the current folder and that of FOLDER in turn,
+each --repeats times in a new process, and prints the ratio of the best times.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -178,6 +183,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument('name', metavar='NAME', choices=cases_lib.BENCHMARKS)
   for peer in PEERS:
     parser.add_argument(f'--{peer}', default='', metavar='PYTHON')
+  parser.add_argument('--checkout', type=pathlib.Path, metavar='FOLDER')
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--out', type=pathlib.Path, default=_RESULTS)
   args = parser.parse_args(argv)
@@ -223,9 +229,31 @@ def run(
   return not any('error' in record for record in records)
 
 
+def compare(name: str, checkout: pathlib.Path, repeats: int) -> None:
+  """Runs a benchmark here and in `checkout` in turn and prints the ratios."""
+  best = {}  # Case -> seconds here and there.
+  for _ in range(repeats):
+    for index, folder in enumerate((pathlib.Path.cwd(), checkout)):
+      with tempfile.TemporaryDirectory() as out:
+        subprocess.run(
+            [sys.executable, '-m', 'benchmarks.run', name, '--repeats', '3',
+             '--out', out],
+            cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        result = json.loads(pathlib.Path(out, f'{name}.json').read_text())
+      for case in result['cases']:
+        times = best.setdefault(case['name'], [[], []])
+        times[index].append(case['contestants'][OURS]['best'])
+  for case, (here, there) in best.items():
+    print(f'{case}: {min(here):.4f} s here, {min(there):.4f} s there, '
+          f'ratio {min(here) / min(there):.3f}')
+
+
 def main(argv: Sequence[str]) -> int:
   """Returns 1 if a case failed."""
   args = parse(argv)
+  if args.checkout:
+    compare(args.name, args.checkout, args.repeats)
+    return 0
   with contextlib.ExitStack() as stack:
     peers = {
         name: stack.enter_context(Peer(name, os.path.abspath(python)))

@@ -6,6 +6,7 @@ who uses flax.linen, who builds meshes, who catches all errors.
 
 import ast
 from collections.abc import Iterator
+import graphlib
 import pathlib
 import re
 import subprocess
@@ -77,14 +78,19 @@ def _is_in(name: str, package: str) -> bool:
   return name == package or name.startswith(package + '.')
 
 
+def _module(path: str) -> str:
+  """'atgrpo_jax/rl/losses.py' -> 'atgrpo_jax.rl.losses'."""
+  name = path.removesuffix('.py').replace('/', '.')
+  return name.removesuffix('.__init__')
+
+
 def _layer(name: str) -> str:
   """The entry of LAYERS that contains a module; '' if none does."""
   return max((x for x in _HEIGHTS if _is_in(name, x)), key=len, default='')
 
 
 def _layer_problems(path: str, source: str) -> Iterator[str]:
-  module = path.removesuffix('.py').replace('/', '.')
-  module = module.removesuffix('.__init__')
+  module = _module(path)
   layer = _layer(module)
   if not layer:
     if module != 'atgrpo_jax':
@@ -133,6 +139,18 @@ def test_mistakes_in_a_config_are_found_without_jax():
   subprocess.run([sys.executable, '-c', (
       'import sys; import atgrpo_jax.settings; assert "jax" not in sys.modules'
   )], cwd=ROOT, check=True)
+
+
+def test_imports_have_no_cycles():
+  sources = _sources('atgrpo_jax', 'environments', 'paper')
+  modules = {_module(path) for path in sources}
+  graph = {}
+  for path, source in sources.items():
+    if not path.endswith('__init__.py'):  # Its modules may import each other.
+      names = {name for _, name in _imports(source)}
+      names |= {name.rpartition('.')[0] for name in names}
+      graph[_module(path)] = modules & names - {_module(path)}
+  graphlib.TopologicalSorter(graph).prepare()
 
 
 @pytest.mark.parametrize('pattern, owner', OWNERS.items())

@@ -245,6 +245,18 @@ def test_numbers_of_a_row_are_in_the_row_of_one_stored_table():
   assert num_tables >= 10
 
 
+def test_quoted_p_are_adjusted():
+  adjusted = [
+      float(cell) for header, lines in stored_tables().values()
+      for cells in lines.values() for name, cell in zip(header, cells)
+      if name.startswith('p (Holm)') and cell and '<' not in cell]
+  for name, page in RESULTS.items():
+    quoted = re.findall(r'\bp (\d\.\d+)', ' '.join(page.split()))
+    assert quoted
+    for shown in quoted:
+      assert shown in {rounded(p, shown) for p in adjusted}, (name, shown)
+
+
 def commands() -> Iterator[tuple[str, list[str]]]:
   """(page, words) of each command in a block or a sentence."""
   start = r'(?:[A-Z_]+=\S+ )*(?:python -m|bash launch/)'
