@@ -115,10 +115,6 @@ def test_candidates_with_unknown_returns_leave_their_group():
       discount=.5, gae_lambda=1.0)
   np.testing.assert_allclose(groups['b', 0, 0].returns, [1, .5])
   assert 'b1:0' not in targets
-  groups, targets = play(
-      Table(TWO_TURNS | {'00': nan}, max_turns=2), VALUES, discount=.5)
-  np.testing.assert_array_equal(groups['a', 0, 0].returns, [nan, 1])
-  assert targets['a0:'] == 1
 
 
 def _central(said):
@@ -149,11 +145,6 @@ def test_central_critic_bootstraps_each_joint_state():
   np.testing.assert_allclose(groups['a', 0, 0].returns, [.75, 3])
   np.testing.assert_allclose(groups['b', 0, 0].returns, [1.25, 2.5])
   assert targets[_central(('', ''))] == pytest.approx(.5 * 15 / 4)
-  # An independent critic cannot distinguish 00 from 01.
-  groups, _ = play(
-      Table({}, max_turns=2), VALUES, joint_actions='cross', discount=.5)
-  np.testing.assert_allclose(groups['a', 0, 0].returns, [.5, 1])
-  assert groups['a', 1, 0].value == groups['a', 1, 1].value == 1
 
 
 def test_role_that_does_not_act_next_bootstraps_from_the_mean():

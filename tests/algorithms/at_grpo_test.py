@@ -10,17 +10,16 @@ import pytest
 
 from atgrpo_jax import errors
 from atgrpo_jax import types
-from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 from tests import specs
 from tests.rollout import scripted
 
 
-def play_once(texts, max_new_tokens=12, **switches):
+def play_once(texts, **switches):
   """The only node of a game of one agent and one turn."""
   runner = scripted.make_runner(
-      {'one': {'A/a turn 0 total 0': texts}}, max_new_tokens=max_new_tokens,
+      {'one': {'A/a turn 0 total 0': texts}},
       environment=scripted.Counting(phases=(('a',),), max_turns=1))
   tree, = scripted.collect(
       runner, {'A': 5}, group_size=len(texts), **switches)
@@ -113,9 +112,6 @@ SOFTMAX = np.exp([0.5 / 0.7, -np.inf, 1 / 0.7, 2 / 0.7, 2 / 0.7])
     ('team_greedy', {}, (0, 0, 1, 0, 0)),
     ('uniform', {}, (.25, 0, .25, .25, .25)),
     ('softmax', {'selection_temperature': 0.7}, SOFTMAX / SOFTMAX.sum()),
-    ('softmax', {'selection_temperature': 1e-3}, (0, 0, 0, .5, .5)),
-    ('softmax', {'selection_temperature': 1e6}, (.25, 0, .25, .25, .25)),
-    ('epsilon_greedy', {'selection_epsilon': 0.0}, (0, 0, 0, 1, 0)),
     ('epsilon_greedy', {'selection_epsilon': 0.4}, (.1, 0, .1, .7, .1)),
 ])
 def test_selection_rules(selection, switches, expected):
@@ -127,17 +123,14 @@ def test_selection_rules(selection, switches, expected):
   assert frequencies[1] == 0
 
 
-@pytest.mark.parametrize('selection', spec_lib.SELECTIONS['tree'])
-def test_failed_candidate_leaves_its_group(selection):
-  node = play_once(
-      ('5 broken', '1', '2', '5 broken'), max_new_tokens=44,
-      selection=selection)
+def test_failed_candidate_leaves_its_group():
+  node = play_once(('5 broken', '1', '2', '5 broken'))
   group, = node.groups
   assert group.valid.tolist() == [False, True, True, False]
   np.testing.assert_array_equal(
       group.returns, np.float32([math.nan, .1, .2, math.nan]))
   np.testing.assert_allclose(group.advantages, [0, -1, 1, 0], atol=1e-5)
-  assert node.chosen in (1, 2)  # `select` never draws another.
+  assert node.chosen == 2
   assert group.candidates[0].outcome is env_api.Outcome.INFRASTRUCTURE
 
 

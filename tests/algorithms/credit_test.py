@@ -43,10 +43,8 @@ def assign(
 
 @pytest.mark.parametrize('group_key, expected', [
     (('env', 'agent', 'turn'), [0, 0, 1, 2, 3]),
-    (('turn', 'env', 'agent'), [0, 0, 1, 2, 3]),
     (('env', 'agent'), [0, 0, 1, 2, 0]),
     (('env', 'turn'), [0, 0, 1, 0, 2]),
-    (('agent', 'turn'), [0, 0, 0, 1, 2]),
     (('env',), [0, 0, 1, 0, 0]),
     (('agent',), [0, 0, 0, 1, 0]),
     (('turn',), [0, 0, 0, 0, 1]),
@@ -74,11 +72,6 @@ def test_baseline_ids(group_key, expected):
     # Each return has weight 1: a's .6, 1 and .15, and b's .65 and .25.
     ('episode_return', ('env',), (2.65 / 5,) * 4),
     ('episode_return', ('env', 'agent'), (1.75 / 3, .9 / 2) * 2),
-    # Episode 1 has no second turn.
-    ('episode_return', ('env', 'turn'),
-     (2.65 / 5, 2.65 / 5, 1.65 / 4, 1.65 / 4)),
-    ('episode_return', ('env', 'agent', 'turn'),
-     (1.75 / 3, .9 / 2, .75 / 2, .9 / 2)),
 ])
 def test_baselines(return_type, group_key, baselines):
   baselines = dict(zip((('a', 0), ('b', 0), ('a', 1), ('b', 1)), baselines))
@@ -141,6 +134,12 @@ def test_groups_do_not_depend_on_other_tasks(kind):
   assert (play('ABCDEFGHIJ', train_step=6) != many) == draws
 
 
+in_each_mode = pytest.mark.parametrize('kind', [
+    {}, {'return_type': 'monte_carlo'}, {'mode': 'parallel'},
+    {'mode': 'joint', 'return_type': 'return_to_go'},
+    {'mode': 'joint', 'return_type': 'immediate', 'selection': 'uniform'}])
+
+
 class Noisy(scripted.Counting):
   """Pays 0 to the team and to each role, in ways that round differently."""
 
@@ -156,45 +155,13 @@ class Noisy(scripted.Counting):
         local_rewards=values)
 
 
-class Cancelling(scripted.Counting):
-  """Pays the team in single precision what it takes from each role."""
-
-  def step(self, state, actions):
-    reward = 0.1 * sum(map(int, actions.values()))
-    return dataclasses.replace(
-        super().step(state, actions), team_reward=np.float32(reward % 1),
-        local_rewards=dict.fromkeys(actions, -(reward % 1)))
-
-
-@pytest.mark.parametrize('alpha', [0.0, 1.0])
-@pytest.mark.parametrize('kind', [
-    *KINDS, {'mode': 'parallel'}, {'mode': 'joint', 'return_type': 'immediate'},
-    {'mode': 'parallel', 'return_type': 'episode_return',
-     'group_key': ('env',)}])
-def test_rounding_has_no_advantage_in_any_mode(kind, alpha):
+@in_each_mode
+def test_rounding_has_no_advantage_in_any_mode(kind):
   runner = scripted.make_runner(environment=Noisy())
-  trees = scripted.collect(
-      runner, {'A': 99}, group_size=4, alpha=alpha, **kind)
+  trees = scripted.collect(runner, {'A': 99}, group_size=4, **kind)
   groups = tree_lib.groups_of(trees)
   assert len({value for group in groups for value in group.returns}) > 1
   assert not any(np.any(group.advantages) for group in groups)
-
-
-@pytest.mark.parametrize('kind', [
-    {}, {'mode': 'parallel'}, {'mode': 'joint', 'return_type': 'immediate'}])
-def test_rewards_of_two_precisions_may_cancel(kind):
-  runner = scripted.make_runner(environment=Cancelling())
-  trees = scripted.collect(runner, {'A': 99}, group_size=4, **kind)
-  groups = tree_lib.groups_of(trees)
-  assert {step.team_reward for tree in trees for node in tree.nodes
-          for step in node.steps} > {0.1}
-  assert not any(np.any(group.advantages) for group in groups)
-
-
-in_each_mode = pytest.mark.parametrize('kind', [
-    {}, {'return_type': 'monte_carlo'}, {'mode': 'parallel'},
-    {'mode': 'joint', 'return_type': 'return_to_go'},
-    {'mode': 'joint', 'return_type': 'immediate', 'selection': 'uniform'}])
 
 
 class Endless(scripted.Counting):
@@ -206,13 +173,12 @@ class Endless(scripted.Counting):
         step, done=False, success=False, truncated=False)
 
 
-@in_each_mode
-def test_environment_without_end_is_named(kind):
+def test_environment_without_end_is_named():
   runner = scripted.make_runner(environment=Endless())
   with pytest.raises(errors.UserError, match=(
       r"Endless\.step returned done=False for role 'b' in turn 2 of task 'A',"
       ' the last phase of the last turn; there, return done=True')):
-    scripted.collect(runner, {'A': 99}, group_size=2, **kind)
+    scripted.collect(runner, {'A': 99}, group_size=2)
 
 
 class Growing(scripted.Counting):
@@ -231,22 +197,3 @@ def test_prompt_without_room_ends_its_episode(kind):
   assert {node.turn for node in tree.nodes} == {0}
   assert runner.usage.overlong_prompts > 0
   runner.play([evaluate._timed_episode(runner, scripted.task('A', 99))])
-
-
-class Terms(scripted.Counting):
-  """Pays a term named after the last digit of the total."""
-
-  def step(self, state, actions):
-    step = super().step(state, actions)
-    return dataclasses.replace(
-        step, reward_terms={str(step.state.total % 10): 1.0})
-
-
-def test_terms_of_joint_actions_may_differ():
-  runner = scripted.make_runner(environment=Terms((('a', 'b'),), 1))
-  tree, = scripted.collect(
-      runner, {'A': 99}, group_size=4, mode='joint', joint_actions='cross',
-      return_type='immediate')
-  terms = [c.reward_terms for group in tree.groups() for c in group.candidates]
-  assert max(map(len, terms)) > 1
-  assert all(set(by_name.values()) == {1.0} for by_name in terms)

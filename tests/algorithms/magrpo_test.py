@@ -61,7 +61,8 @@ class Table:
         state=state, team_reward=reward,
         local_rewards={
             role: self.local * int(said) for role, said in actions.items()},
-        reward_terms={}, done=done, success=False, truncated=done,
+        reward_terms={history: reward}, done=done, success=False,
+        truncated=done,
         outcomes=dict.fromkeys(actions, outcome))
 
 
@@ -109,23 +110,22 @@ def test_returns_are_discounted_from_the_leaves():
 CROSS = {'00': 1, '01': 2, '10': 4, '11': 8}
 
 
-def test_cross_credit_is_the_mean_over_joint_actions():
-  groups, (root,) = play(Table(CROSS), joint_actions='cross')
-  np.testing.assert_array_equal(groups['a', 0, 0].returns, [1.5, 6])
-  np.testing.assert_array_equal(groups['b', 0, 0].returns, [2.5, 5])
-  assert root.joint_actions == ((0, 0), (0, 1), (1, 0), (1, 1))
-  assert [step.team_reward for step in root.steps] == [1, 2, 4, 8]
-
-
 def test_cross_branches_at_every_joint_action():
   rewards = CROSS | {f'{x} 11': 1.0 for x in CROSS}
-  groups, nodes = play(
+  groups, (root, *others) = play(
       Table(rewards, max_turns=2), joint_actions='cross', discount=0.5)
-  # Each child's mean return is 1/4, discounted by 1/2.
-  np.testing.assert_allclose(groups['a', 0, 0].returns, [1.625, 6.125])
-  assert [(node.parent, node.joint_action) for node in nodes[1:]] == [
+  assert root.joint_actions == ((0, 0), (0, 1), (1, 0), (1, 1))
+  assert [step.team_reward for step in root.steps] == [1, 2, 4, 8]
+  assert [(node.parent, node.joint_action) for node in others] == [
       (0, i) for i in range(4)]
+  # The means over joint actions are 1.5 and 6 for a, 2.5 and 5 for b. Each
+  # child's mean return is 1/4, discounted by 1/2.
+  a, b = groups['a', 0, 0], groups['b', 0, 0]
+  np.testing.assert_allclose(a.returns, [1.625, 6.125])
+  np.testing.assert_allclose(b.returns, [2.625, 5.125])
   np.testing.assert_allclose(groups['b', 1, 3].returns, [0, .5])
+  # Joint actions may have different reward terms.
+  assert a.candidates[0].reward_terms == {'00': 1, '01': 2}
 
 
 @pytest.mark.parametrize('selection, chosen', [
@@ -190,8 +190,3 @@ def test_rollout_with_too_many_joint_actions_is_refused():
 def test_roles_that_act_together_need_mode_joint():
   with pytest.raises(errors.UserError, match="mode='tree'"):
     play_lib.check(Table({}), specs.rollout())
-
-
-def test_reward_outside_its_range_is_refused():
-  with pytest.raises(errors.UserError, match='team_reward=9.5, outside'):
-    play(Table({'00': 9.5}))

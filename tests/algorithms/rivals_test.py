@@ -62,8 +62,8 @@ STEPS = np.subtract(RETURNS_TO_GO, (
     + [1.9 / 2, 0, 1.9 / 2, 0] + 3 * [1.3 / 3]))
 
 
-def collect(runner, tasks, system, scale, **changes):
-  """Advantages [N] of a system of `common.SYSTEMS`, with changes, and texts."""
+def play(system, scale='none', **changes):
+  """Advantages [15] on the tree above, of a system of `common.SYSTEMS`."""
   sections = {
       'rollout': {'group_size': 4, 'discount': 0.5},
       'advantage': {'scale': scale}}
@@ -71,21 +71,13 @@ def collect(runner, tasks, system, scale, **changes):
     section, _, key = name.partition('.')
     sections[section].setdefault(key, value)
   rollout = specs.rollout(**sections['rollout'])
-  groups = tree_lib.groups_of(credit.assign_advantages(
-      play_lib.play(runner, tasks, rollout),
-      specs.advantage(**sections['advantage']), rollout))
-  return (
-      np.concatenate([group.advantages for group in groups]),
-      [''.join(scripted.texts_of(group)) for group in groups])
-
-
-def play(system, scale='none', **changes):
-  """Advantages [15] on the tree above."""
   runner = scripted.make_runner(dict.fromkeys(('one', 'two'), Script()))
-  advantages, texts = collect(
-      runner, [scripted.task('A', 5)], system, scale, **changes)
+  groups = tree_lib.groups_of(credit.assign_advantages(
+      play_lib.play(runner, [scripted.task('A', 5)], rollout),
+      specs.advantage(**sections['advantage']), rollout))
+  texts = [''.join(scripted.texts_of(group)) for group in groups]
   assert ''.join(texts) == '1122' '1201' '3010' '120'
-  return advantages
+  return np.concatenate([group.advantages for group in groups])
 
 
 @pytest.mark.parametrize('omega', [0.0, 0.5, 2.0])
@@ -139,42 +131,3 @@ def test_mt_grpo(lambda_):
       'advantage.extra_terms': ((*term, lambda_),)})
   np.testing.assert_allclose(
       found, turns + lambda_ * EPISODES / DEVIATIONS, atol=1e-5)
-
-
-def test_mt_grpo_of_one_turn_without_the_outcome_is_grpo():
-  (*term, _), = common.SYSTEMS['mt_grpo']['advantage.extra_terms']
-  (expected, _), (found, _) = (
-      collect(
-          scripted.make_runner(
-              {'one': scripted.Dice()}, {'a': 'one'},
-              scripted.Counting((('a',),), max_turns=1)),
-          [scripted.task(name, 2) for name in 'ABC'], system, 'std', **changes)
-      for system, changes in (
-          ('mas_grpo', {}),
-          ('mt_grpo', {'advantage.extra_terms': ((*term, 0.0),)})))
-  assert found.any()
-  np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-class Blind(scripted.Counting):
-  """A role sees the turn only."""
-
-  def observe(self, state, role):
-    text = f'{state.task_id}/{role} turn {state.turn}'
-    return [{'role': 'user', 'content': text}]
-
-
-@pytest.mark.parametrize('mode, environment, num_groups', [
-    ('tree', scripted.Counting(), 4), ('parallel', Blind(), 1 + 3 * 4)])
-def test_one_state_per_turn_gives_the_groups_of_at_grpo(
-    mode, environment, num_groups):
-  def collect(part):
-    runner = scripted.make_runner(environment=environment)
-    return scripted.collect(
-        runner, {'A': 99, 'B': 99}, group_size=4, mode=mode,
-        group_key=('env', 'agent', part))
-
-  states, turns = collect('state'), collect('turn')
-  assert len(tree_lib.groups_of(states)) == 2 * num_groups
-  assert [tree.to_json(environment.show) for tree in states] == [
-      tree.to_json(environment.show) for tree in turns]
