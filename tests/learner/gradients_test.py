@@ -80,10 +80,6 @@ def _assert_close(found, expected, tolerance):
       NUM_TOKENS)
 
 
-def _assert_same_bits(found, expected):
-  jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
 GOLDEN = {
     'loss': -0.5850728, 'clipped': 10 / 35, 'entropy': 2.869555,
     'mismatch': 0.2919643, 'grad_norm': 3.526386, 'update_norm': 0.7735675,
@@ -137,7 +133,8 @@ def test_padding_order_and_microbatches_have_no_effect(params, batch):
       # The candidate without tokens.
       advantages=np.where(mask.any(-1), batch.advantages, -1e6))
   once = _accumulate(params, [batch])
-  _assert_same_bits(_accumulate(params, [junk]), once)
+  jax.tree.map(
+      np.testing.assert_array_equal, _accumulate(params, [junk]), once)
 
   def pad(x, **axes):
     widths = [(0, axes.get(f'axis{i}', 0)) for i in range(x.ndim)]
@@ -219,28 +216,3 @@ def test_prompt_is_computed_once_per_group(params):
 
   # Repeated prompts of 50 tokens would cost eight times as much.
   assert flops(8) < 1.3 * flops(1)
-
-
-@pytest.mark.parametrize('value', [jnp.inf, 1e30])  # Its square is infinite.
-def test_nonfinite_gradients_skip_the_update(value, params, batch):
-  good = _accumulate(params, [batch])
-  state, _ = _update(_state(params), good)
-  before = jax.device_get(state)
-  grads = jax.tree.map(jnp.copy, good.grads)
-  down = grads['layers']['down']
-  down['kernel'] = down['kernel'].at[0, 1, 0, 0].set(value)
-  bad = dataclasses.replace(good, grads=grads)
-
-  for in_a_row in (1, 2):
-    state, metrics = _update(state, bad)
-    _assert_same_bits(state.params, before.params)
-    _assert_same_bits(
-        state.opt_state.inner_state, before.opt_state.inner_state)
-    assert int(state.num_updates) == 1
-    assert metrics['nonfinite_in_a_row'] == in_a_row
-
-  state, metrics = _update(state, good)
-  assert metrics['nonfinite_in_a_row'] == 0
-  assert int(state.num_updates) == 2
-  assert not np.array_equal(
-      state.params['embedding'], before.params['embedding'])

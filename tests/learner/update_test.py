@@ -193,27 +193,36 @@ def nan(ratio, logprobs, advantages, spec):
 
 
 @pytest.mark.parametrize('surrogate, advantage', [
-    ('clip', np.inf), (f'{__name__}:nan', 1.0)])
+    ('clip', 1e30),  # The square of the gradient is infinite.
+    (f'{__name__}:nan', 1.0)])
 def test_repeated_nonfinite_updates_stop_the_run(
     groups, caplog, echo_folder, surrogate, advantage):
   experiment = echo.experiment(echo_folder, **{'loss.surrogate': surrogate})
   state = experiment.initial_states()['shared']
-  before = jax.device_get(state.params)
+
+  def trained():
+    return jax.device_get((state.params, state.opt_state.inner_state))
+
+  before = trained()
   broken = [
       _with_first_candidate(group, advantage=advantage) for group in groups]
 
-  def update():
+  def update(groups):
     nonlocal state
     state, updates = update_lib.update_policy(
-        experiment.policies['shared'], state, broken, num_updates=1,
+        experiment.policies['shared'], state, groups, num_updates=1,
         order='mixed', buckets=experiment.buckets, frozen_params=None,
         reference=None)
     return updates.metrics('shared')
 
   for in_a_row in range(1, update_lib.MAX_NONFINITE):
-    assert update()['nonfinite_in_a_row'] == in_a_row
+    assert update(broken)['nonfinite_in_a_row'] == in_a_row
     assert caplog.messages[-1].startswith('shared: ')
   assert len(caplog.messages) == in_a_row
-  jax.tree.map(np.testing.assert_array_equal, state.params, before)
   with pytest.raises(errors.UserError, match='shared: gradients were not'):
-    update()
+    update(broken)
+  jax.tree.map(np.testing.assert_array_equal, trained(), before)
+  assert state.num_updates == 0
+  if surrogate == 'clip':
+    assert update(groups)['nonfinite_in_a_row'] == 0
+    assert state.num_updates == 1
