@@ -62,17 +62,3 @@ def test_groups_of_a_batch_use_different_adapters(params):
         found[row], _adapted(params, weights[index], [scales[index]])[row],
         atol=1e-5)
   assert np.abs(found - _logits(params, TOKENS)).max() > 0.01
-
-
-def test_decoding_uses_the_adapter_of_each_row(params):
-  adapters = model.stack([_random(), _random(seed=2)], [0.5, 2.0])
-  bound = model.with_adapters(params, adapters, np.array([1, 0, 1]))
-  expected, _ = model.forward(bound, tiny.CONFIG, TOKENS)
-  cache = model.init_cache(tiny.CONFIG, 6, 4, jnp.float32)
-  step = jax.jit(lambda cache, index, tokens: model.forward(
-      bound, tiny.CONFIG, tokens, cache=cache, cache_index=index))
-  for index in range(4):
-    hidden, cache = step(
-        cache, index, TOKENS[:, :, index].reshape(-1, 1, 1))
-    np.testing.assert_allclose(
-        hidden.reshape(3, 2, -1), expected[:, :, index], atol=1e-5)
