@@ -133,20 +133,6 @@ def test_padding_has_no_effect_and_no_gradient(spec):
   np.testing.assert_array_equal(np.asarray(expected[1]) != 0, plain[5])
 
 
-@pytest.mark.parametrize('spec', SPECS)
-def test_microbatches_of_any_length_sum_to_the_batch(spec):
-  args = _arrays()
-  whole = losses.policy_loss(*args, spec)
-  longer = [
-      x if x.ndim == 1 else jnp.pad(x, ((0, 0), (0, 3))) for x in args]
-  parts = [
-      losses.policy_loss(*(x[at:at + 2] for x in longer), spec)
-      for at in (0, 2, 4)]
-  added = jax.tree.map(lambda *xs: sum(xs), *parts)
-  jax.tree.map(
-      lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), added, whole)
-
-
 @pytest.mark.parametrize('surrogate', losses.SURROGATES)
 @pytest.mark.parametrize('aggregation', losses.AGGREGATIONS)
 def test_on_policy_gradient_equals_reinforce(surrogate, aggregation):
