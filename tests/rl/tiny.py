@@ -5,7 +5,6 @@ Padding holds junk on purpose, so reading it changes results.
 """
 
 from collections.abc import Sequence
-import dataclasses
 import math
 
 import jax
@@ -68,15 +67,6 @@ def plain_logits(params: model.Params, batch: types.TrainBatch) -> jax.Array:
   return jnp.take_along_axis(logits, at[..., None] - 1, axis=1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Samples:
-  """Completions of an engine, padded with 0."""
-
-  completions: np.ndarray  # [P, G, T] int32
-  lengths: np.ndarray  # [P, G] int32
-  logprobs: np.ndarray  # [P, G, T] float32
-
-
 def drain(engine: engine_lib.Engine) -> list[engine_lib.SampledGroup]:
   """Runs an engine until it is idle; returns its groups, sorted by tag."""
   sampled = []
@@ -91,23 +81,13 @@ def sample(
     lengths: np.ndarray, key_ids: np.ndarray, *, spec: programs.SamplerSpec,
     budget: int, num_slots: Sequence[int], config: model.ModelConfig = CONFIG,
     adapters: model.Adapters | None = None,
-    adapter_ids: Sequence[int] | None = None) -> Samples:
+    adapter_ids: Sequence[int] | None = None) -> list[engine_lib.SampledGroup]:
   """Samples completions of prompts [P, S] with a new engine."""
   engine = engine_lib.Engine(
       engine_lib.SampledModel(params, config, spec.dtype, mesh, adapters),
-      spec=spec,
-      num_slots=num_slots, prompt_length=prompts.shape[1])
+      spec=spec, num_slots=num_slots, prompt_length=prompts.shape[1])
   for index, (prompt, length, row, adapter) in enumerate(zip(
       prompts, lengths, key_ids, adapter_ids or [0] * len(prompts))):
     engine.add(engine_lib.Request(
         index, prompt[:length], row, budget, adapter))
-  sampled = drain(engine)
-
-  def padded(rows):
-    return np.array([
-        [np.pad(x, (0, budget - len(x))) for x in row] for row in rows])
-
-  return Samples(
-      padded([group.completions for group in sampled]),
-      np.array([[len(x) for x in group.completions] for group in sampled]),
-      padded([group.logprobs for group in sampled]))
+  return drain(engine)
