@@ -1,4 +1,4 @@
-"""Parity with transformers, and causality.
+"""Parity with transformers.
 
 tests/goldens/make_model_goldens.py made the goldens. tests/learner/
 gradients_test.py compares groups with repeated prompts, tests/sampling/
@@ -37,20 +37,11 @@ def _golden(name):
   return config, params, reference
 
 
-@functools.partial(jax.jit, static_argnames='config')
-def _whole(params, tokens, config):
-  """Logits [P, G, X, V] of suffixes without a prefix."""
-  hidden, _ = model.forward(params, config, tokens)
-  return model.unembed(params, config, hidden)
-
-
 @functools.partial(jax.jit, static_argnames=('config', 'dtype'))
-def _shared(params, prompts, lengths, suffixes, config, dtype=jnp.float32):
-  """Logits [P, G, X, V] of suffixes [P, G, X] over prompts [P, S]."""
-  prefix = model.prefill(params, config, prompts, lengths, dtype=dtype)
-  hidden, _ = model.forward(
-      params, config, suffixes, prefix=prefix, dtype=dtype)
-  return model.unembed(params, config, hidden)
+def _logits(params, tokens, config, dtype=jnp.float32):
+  """Logits [P, X, V] of tokens [P, X]."""
+  hidden, _ = model.forward(params, config, tokens[:, None], dtype=dtype)
+  return model.unembed(params, config, hidden[:, 0], dtype)
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'num_steps'))
@@ -74,20 +65,12 @@ def _decode(params, prompts, lengths, first, config, num_steps):
   return tokens.T
 
 
-def _group(config):
-  """Random (prompts [P, S], lengths, suffixes [P, G, X])."""
-  rng = np.random.default_rng(0)
-  prompts = rng.integers(config.vocab_size, size=(2, 6), dtype=np.int32)
-  suffixes = rng.integers(config.vocab_size, size=(2, 3, 5), dtype=np.int32)
-  return prompts, np.array([6, 4], np.int32), suffixes
-
-
 @pytest.mark.parametrize('name', NAMES)
 def test_logits_match_transformers(name):
   config, params, reference = _golden(name)
   prompts = reference['prompts']
   mask = np.arange(prompts.shape[1]) < reference['lengths'][:, None]
-  logits = np.asarray(_whole(params, prompts[:, None], config=config)[:, 0])
+  logits = np.asarray(_logits(params, prompts, config=config))
   for key in ('logits', 'logits_left'):
     np.testing.assert_allclose(
         logits[mask], reference[key][mask], rtol=0, atol=1e-4)
@@ -105,33 +88,6 @@ def test_greedy_decoding_matches_transformers(name):
           num_steps=expected.shape[1]), expected)
 
 
-def test_causality_by_gradient():
-  """Each logit depends on exactly the tokens before it.
-
-  All tokens differ and the head is untied, so each row of the embedding's
-  gradient belongs to one position.
-  """
-  config, params, _ = _golden('qwen3_untied')
-  assert not config.tied_head
-  prompts, lengths, suffixes = _group(config)
-  ids = np.arange(prompts.size + suffixes.size, dtype=np.int32)
-  prompts = ids[:prompts.size].reshape(prompts.shape)
-  suffixes = ids[prompts.size:].reshape(suffixes.shape)
-
-  @jax.jit
-  def gradients(weights):
-    return jax.grad(lambda params: jnp.vdot(weights, _shared(
-        params, prompts, lengths, suffixes, config=config)))(params)
-
-  for p, g, x in np.ndindex(suffixes.shape):
-    weights = np.zeros((*suffixes.shape, config.vocab_size), np.float32)
-    weights[p, g, x] = np.random.default_rng(2).normal(size=config.vocab_size)
-    grads = gradients(weights)
-    seen = np.flatnonzero(np.asarray(grads['embedding']).any(axis=1))
-    expected = [*prompts[p, :lengths[p]], *suffixes[p, g, :x + 1]]
-    assert seen.tolist() == expected, (p, g, x)
-
-
 def test_initial_parameters():
   config, golden, _ = _golden('qwen3_untied')
   config = dataclasses.replace(config, init_std=0.02)
@@ -145,11 +101,11 @@ def test_initial_parameters():
 
 
 def test_bfloat16_is_near_float32():
-  config, params, _ = _golden('qwen3_untied')
-  inputs = _group(config)
-  rounded = _shared(params, *inputs, config=config, dtype=jnp.bfloat16)
-  assert rounded.dtype == jnp.float32
-  logits = _shared(params, *inputs, config=config)
-  error = np.asarray(rounded - logits)
-  # Measured: 0.025 of the standard deviation of the logits.
-  assert 0 < np.sqrt(np.mean(error**2)) / np.std(logits) < 0.04
+  config, params, reference = _golden('qwen3_untied')
+  logits, rounded = (
+      np.asarray(_logits(params, reference['prompts'], config, dtype))
+      for dtype in (jnp.float32, jnp.bfloat16))
+  assert rounded.dtype == np.float32
+  # Measured: 0.014 of the standard deviation of the logits.
+  error = np.sqrt(np.mean((rounded - logits)**2)) / np.std(logits)
+  assert 0 < error < 0.03
