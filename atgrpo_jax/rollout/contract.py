@@ -126,10 +126,9 @@ def step_all(
   """Steps each state with its actions, in a worker process.
 
   A step that takes longer than `seconds` has the outcome TIMEOUT and the least
-  team reward, and ends its episode. The executor's pickling of the result may
-  raise UserError, too.
+  team reward, and ends its episode.
   """
-  steps = _Steps()
+  steps = []
   for request in requests:
     where = where_of(request)
     try:
@@ -147,8 +146,9 @@ def step_all(
       raise errors.UserError(
           f'{type(environment).__name__}.step returned {error}, {where}; see '
           'Step in environments/env_api.py.') from error
+    with _Call(environment, 'step', where, _PICKLABLE):
+      pickle.loads(pickle.dumps(step))  # A failure would break the pool.
     steps.append(step)
-    steps.pickling.append(_Call(environment, 'step', where, _PICKLABLE))
   return steps
 
 
@@ -161,25 +161,6 @@ def unfinished_step(
       local_rewards=dict.fromkeys(request.actions, 0.0), reward_terms={},
       done=True, success=False, truncated=True,
       outcomes=dict.fromkeys(request.actions, outcome))
-
-
-class _Steps(list):
-  """A list; pickling an element is a call of the environment."""
-
-  def __init__(self):
-    self.pickling: list[_Call] = []
-
-  def __reduce__(self):
-    pickled = []
-    for step, call in zip(self, self.pickling, strict=True):
-      with call:
-        pickled.append(pickle.dumps(step))
-        pickle.loads(pickled[-1])  # In the trainer it would break the pool.
-    return _unpickle_all, (pickled,)
-
-
-def _unpickle_all(pickled: Sequence[bytes]) -> list[env_api.Step]:
-  return [*map(pickle.loads, pickled)]
 
 
 def check_ended(
@@ -274,18 +255,15 @@ def _checked(
           key: _number(f'{name}[{key!r}]', value)
           for key, value in maps[name].items()}
       for name in ('local_rewards', 'reward_terms')}
+  rewards = {'team_reward': team_reward} | {
+      f'{name}[{key!r}]': value
+      for name, values in numbers.items() for key, value in values.items()}
   is_known = env_api.Outcome.INFRASTRUCTURE not in maps['outcomes'].values()
-  for name, reward in (('team_reward', team_reward), *(
-      (f'local_rewards[{role!r}]', reward)
-      for role, reward in numbers['local_rewards'].items())):
+  for name, reward in rewards.items():
     if is_known and not abs(reward) <= _MAX_REWARD:
       raise _BadStepError(
           f'{name}={reward}, which is not a finite float32 (for an unknown '
           'reward, return the outcome INFRASTRUCTURE)')
-  for name, value in numbers['reward_terms'].items():
-    if is_known and not math.isfinite(value):
-      raise _BadStepError(
-          f'reward_terms[{name!r}]={value}, which is not finite')
   low, high = team_reward_range
   slack = 1e-6 * max(abs(low), abs(high))  # For rounding.
   if is_known and not low - slack <= team_reward <= high + slack:
