@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
 import dataclasses
 import itertools
@@ -129,12 +128,8 @@ def _candidate(
   known = [j for j in joint_actions if not node.failed(j)]
   reward = float(np.mean(rewards[known])) if known else np.nan
   steps = [node.steps[j] for j in known or joint_actions]
-  terms = collections.defaultdict(list)  # Not every step has all terms.
-  for step in steps:
-    for name, value in step.reward_terms.items():
-      terms[name].append(value)
   return types.Candidate(
       completion=completion, behavior_logprobs=logprobs, text=text,
-      reward=reward, return_=np.float32(reward), reward_terms={
-          name: float(np.mean(values)) for name, values in terms.items()},
+      reward=reward, return_=np.float32(reward),
+      reward_terms=tree_lib.mean_terms(step.reward_terms for step in steps),
       outcome=steps[0].outcomes[role])

@@ -8,7 +8,7 @@ and the tree of MAGRPO branches at every joint action that continues. Like
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import gzip
 import json
@@ -259,15 +259,21 @@ def _role_metrics(
           len({c.text for c in g.candidates}) / len(g.candidates)
           for g in groups]),
   }
-  terms = collections.defaultdict(list)  # Not every phase has all terms.
-  for candidate in candidates:
-    for name, value in candidate.reward_terms.items():
-      terms[name].append(value)
-  values |= {f'{role}/term/{name}': np.mean(x) for name, x in terms.items()}
+  terms = mean_terms(candidate.reward_terms for candidate in candidates)
+  values |= {f'{role}/term/{name}': value for name, value in terms.items()}
   for outcome in dict.fromkeys(outcomes):  # A set has no fixed order.
     values[f'{role}/outcome/{outcome.value}'] = (
         outcomes.count(outcome) / len(outcomes))
   return values
+
+
+def mean_terms(terms: Iterable[Mapping[str, float]]) -> dict[str, float]:
+  """The mean of each reward term over the mappings that have it."""
+  values = collections.defaultdict(list)
+  for by_name in terms:
+    for name, value in by_name.items():
+      values[name].append(value)
+  return {name: float(np.mean(x)) for name, x in values.items()}
 
 
 def samples(
