@@ -89,16 +89,6 @@ def test_exact_table():
   assert runner.usage.environment_steps == 3 * len(TABLE)
 
 
-def test_alpha_weighs_the_team_reward():
-  texts = ('9', '5', '2')  # The second meets the goal.
-  for alpha, returns, chosen in (
-      (1.0, (.9, 1.5, .2), 1), (0.1, (.9, .6, .2), 0), (0.0, (.9, .5, .2), 0)):
-    node = play_once(texts, alpha=alpha)
-    np.testing.assert_array_equal(node.groups[0].returns, np.float32(returns))
-    assert node.chosen == chosen
-    assert play_once(texts, alpha=alpha, selection='team_greedy').chosen == 1
-
-
 # Candidate 1 failed; the acting agent prefers 3 or 4, the team 2 or 4. The
 # returns of candidate 4 are larger by rounding.
 RETURNS = np.array([0.5, np.nan, 1.0, 2.0, 2 + 3e-7], np.float32)

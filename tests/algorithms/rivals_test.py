@@ -89,16 +89,6 @@ def test_gigpo(omega):
   np.testing.assert_allclose(found, EPISODES + omega * STEPS, atol=1e-6)
 
 
-def test_each_term_has_a_separate_scale():
-  found, episodes = (
-      play('gigpo', 'std', **changes)
-      for changes in ({}, {'advantage.extra_terms': ()}))
-  np.testing.assert_allclose(episodes, EPISODES / DEVIATIONS, atol=1e-5)
-  # Two returns differ by two deviations. Equal ones have none.
-  np.testing.assert_allclose(
-      (found - episodes)[4:12], [1, -1, 1, -1, 1, 0, -1, 0], atol=1e-5)
-
-
 @pytest.mark.parametrize('weight', [0.0, 2.0])
 def test_hgpo(weight):
   # Before its prompt with total 3 in turn 1, `b` saw total 1 in episode 1, and
