@@ -1,4 +1,4 @@
-"""Each policy trains only its parameters, in every policy mode."""
+"""Policies with separate models, adapters, tokenizers and sampling."""
 
 import json
 import shutil
@@ -14,55 +14,26 @@ from atgrpo_jax.learner import update
 from tests import echo
 
 
-def _bytes(tree):
-  return jax.tree.map(lambda x: np.asarray(x).tobytes(), tree)
-
-
 def _flip_a_bit(path):
   content = bytearray(path.read_bytes())
   content[-2] ^= 1
   path.write_bytes(content)
 
 
-def _step(experiment, before):
-  """One step of all policies."""
-  groups = echo.groups(experiment, before)
-  after = {}
-  for name, state in before.items():
-    after[name], updates = update.update_policy(
-        experiment.policies[name], state,
-        [group for group in groups if group.policy == name], num_updates=1,
-        order='mixed', buckets=experiment.buckets,
-        frozen_params=experiment.frozen_params.get(name), reference=None)
-    assert updates.metrics(name)['grad_norm'] > 0
-  return after
-
-
-def test_adapters_train_separately_over_one_frozen_model(echo_folder):
+def test_adapters_over_one_frozen_model_are_sampled_together(echo_folder):
   experiment = echo.experiment(
       echo_folder, policies='lora_per_role',
       per_policy=(('second', 'lora.alpha', 4.0),))
-  states = experiment.initial_states()
-  # One sampling call serves both adapters.
-  sampled = experiment.runner(
-      experiment_lib.params_of(states), step=0, temperature=1.0).policies
+  params = experiment_lib.params_of(experiment.initial_states())
+  sampled = experiment.runner(params, step=0, temperature=1.0).policies
   assert sampled['first'].model is sampled['second'].model
   assert (sampled['first'].adapter, sampled['second'].adapter) == (0, 1)
   np.testing.assert_allclose(
       sampled['first'].model.adapters.scales, [32 / 16, 4 / 16])
-  base = experiment.frozen_params['first']
-  assert experiment.frozen_params['second'] is base
-  unchanged, before = _bytes(base), _bytes(states)  # Updates donate.
-  after = _step(experiment, states)
-  assert _bytes(base) == unchanged
-  for name, state in after.items():
-    # The first update moves only `b`: while it is 0, `a` has no gradient.
-    moved = jax.tree.map(
-        lambda x, old: x != old, _bytes(state.params), before[name].params)
-    for path, has_moved in jax.tree_util.tree_leaves_with_path(moved):
-      assert has_moved == (path[-1].key == 'b'), path
+  assert experiment.frozen_params['first'] is experiment.frozen_params['second']
   # Roles start from different adapters.
-  assert before['first'].params != before['second'].params
+  first, second = map(jax.tree.leaves, params.values())
+  assert any(np.any(x != y) for x, y in zip(first, second, strict=True))
 
 
 def test_policies_with_different_models_and_tokenizers(
@@ -78,9 +49,9 @@ def test_policies_with_different_models_and_tokenizers(
   experiment = echo.experiment(
       echo_folder, policies='per_role',
       per_policy=(('second', 'model.folder', str(other)),))
-  after = _step(experiment, experiment.initial_states())
   prompts = {
-      group.key.role: group.prompt for group in echo.groups(experiment, after)}
+      group.key.role: group.prompt
+      for group in echo.groups(experiment, experiment.initial_states())}
   tokenizers = {
       name: policy.tokenizer for name, policy in experiment.policies.items()}
   for role, prompt in prompts.items():
