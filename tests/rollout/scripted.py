@@ -118,7 +118,6 @@ class Engine:
   made = []  # Since `follow_scripts`.
 
   def __init__(self, sampled, *, spec, **shapes):
-    del shapes
     self.params, self.spec = sampled.params, spec
     self.requests, self.waiting = [], []
     Engine.made.append(self)
