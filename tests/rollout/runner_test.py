@@ -2,6 +2,7 @@
 
 from concurrent import futures
 import dataclasses
+import random
 import time
 
 import jax
@@ -163,10 +164,17 @@ def test_completions_depend_on_key_and_policy_only():
   assert ids(request, policies=(0, 0)) == first
 
 
+@dataclasses.dataclass(frozen=True)
 class Adding(scripted.Counting):
-  """Any text is a number below three, so some episodes end early."""
+  """Any text is a number below three, so some episodes end early.
+
+  A step sleeps for up to `max_seconds`.
+  """
+
+  max_seconds: float = 0.0
 
   def step(self, state, actions):
+    time.sleep(random.uniform(0, self.max_seconds))
     return super().step(
         state, {role: str(len(text) % 3) for role, text in actions.items()})
 
@@ -177,37 +185,19 @@ class Letters(scripted.Bytes):
   stop_ids = tuple(range(16))
 
 
-class Executor(futures.ThreadPoolExecutor):
-  """Sleeps up to `max_seconds` in each call."""
-
-  def __init__(self, max_seconds):
-    super().__init__(4)
-    self._rng, self._max_seconds = np.random.default_rng(0), max_seconds
-
-  def submit(self, fn, /, *args):
-    seconds = self._rng.uniform(0, self._max_seconds)
-
-    def call():
-      time.sleep(seconds)
-      return fn(*args)
-
-    return super().submit(call)
-
-
 @pytest.mark.parametrize('mode', ['tree', 'joint'])
 def test_no_bit_depends_on_the_duration_of_steps(mode, monkeypatch):
   monkeypatch.setattr(engine_lib, 'CHUNK', 4)
-  params = [
-      model.init_params(jax.random.key(seed), scripted.CONFIG)
-      for seed in (0, 1)]
+  policies = {
+      name: model.init_params(jax.random.key(seed), scripted.CONFIG)
+      for seed, name in enumerate(('one', 'two'))}
   played = []
   for max_seconds in (0.0, 0.05):
-    # A product of one row is rounded differently from eight.
-    runner = scripted.make_runner(
-        dict(zip(('one', 'two'), params)), environment=Adding(max_turns=3),
-        group_buckets=(1, 8), tokenizer=Letters,
-        executor=Executor(max_seconds))
-    with runner.executor:
+    with futures.ThreadPoolExecutor(4) as executor:
+      # A product of one row is rounded differently from eight.
+      runner = scripted.make_runner(
+          policies, environment=Adding(max_turns=3, max_seconds=max_seconds),
+          group_buckets=(1, 8), tokenizer=Letters, executor=executor)
       played.append(scripted.collect(
           runner, {name: 2 + i % 3 for i, name in enumerate('ABCDEF')},
           mode=mode, group_size=2 if mode == 'joint' else 4))
