@@ -16,24 +16,20 @@ from atgrpo_jax.rl import advantages
 
 
 def _greedy(returns, team_returns, spec, rng):
-  del team_returns, spec, rng
   return _first_largest(returns)
 
 
 def _team_greedy(returns, team_returns, spec, rng):
-  del returns, spec, rng
   return _first_largest(team_returns)
 
 
 def _softmax(returns, team_returns, spec, rng):
-  del team_returns
   scaled = returns / spec.selection_temperature
   weights = np.exp(scaled - scaled.max())
   return rng.choice(len(returns), p=weights / weights.sum())
 
 
 def _uniform(returns, team_returns, spec, rng):
-  del team_returns, spec
   return rng.choice(len(returns))
 
 
@@ -44,7 +40,6 @@ def _epsilon_greedy(returns, team_returns, spec, rng):
 
 
 def _first(returns, team_returns, spec, rng):
-  del returns, team_returns, spec, rng
   return 0
 
 

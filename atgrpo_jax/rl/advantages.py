@@ -88,7 +88,6 @@ def group_advantages(
 
 
 def minus_mean(returns, weights, episodes, values):
-  del episodes, values
   shifted = returns - returns[0]  # So equal returns have differences of 0.
   return shifted - np.average(shifted, weights=weights)
 
@@ -100,12 +99,10 @@ def minus_others(returns, weights, episodes, values):
 
 
 def minus_nothing(returns, weights, episodes, values):
-  del weights, episodes, values
   return returns
 
 
 def minus_value(returns, weights, episodes, values):
-  del weights, episodes
   return (returns - values).astype(np.float32).astype(np.float64)
 
 
@@ -121,7 +118,6 @@ def by_std(differences, returns, weights):
 
 
 def by_one(differences, returns, weights):
-  del returns, weights
   return differences
 
 

@@ -71,13 +71,11 @@ class LossSpec:
 
 
 def clip(ratio, logprobs, advantages, spec):
-  del logprobs
   clipped = jnp.clip(ratio, 1.0 - spec.clip_low, 1.0 + spec.clip_high)
   return jnp.minimum(ratio * advantages, clipped * advantages)
 
 
 def unclipped(ratio, logprobs, advantages, spec):
-  del logprobs, spec
   return ratio * advantages
 
 

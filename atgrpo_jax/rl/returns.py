@@ -42,18 +42,15 @@ def returns_to_go(rewards: np.ndarray, discount: float) -> np.ndarray:
 
 
 def immediate(rewards, team, roles, alpha, discount):
-  del team, roles, alpha, discount
   return rewards
 
 
 def return_to_go(rewards, team, roles, alpha, discount):
-  del roles
   later = discount * returns_to_go(team, discount)[1:]
   return rewards + alpha * np.append(later, 0.0)
 
 
 def episode_return(rewards, team, roles, alpha, discount):
-  del discount
   roles, local = np.array(roles), rewards - alpha * team
   sums = np.array([local[roles == role].sum() for role in roles])
   return alpha * team.sum() + sums
