@@ -107,15 +107,11 @@ def _prompts(
   for node in tree.nodes:
     seen = {} if node.parent is None else dict(by_node[node.parent])
     for group in node.groups:
-      seen[group.key.role] = (
-          _prompt(group.messages), *seen.get(group.key.role, ()))
+      prompt = tuple((x['role'], env_api.text_of(x)) for x in group.messages)
+      seen[group.key.role] = (prompt, *seen.get(group.key.role, ()))
       prompts[group.key] = seen[group.key.role]
     by_node.append(seen)
   return prompts
-
-
-def _prompt(messages: Sequence[env_api.Message]) -> _Prompt:
-  return tuple((x['role'], env_api.text_of(x)) for x in messages)
 
 
 def _number(items: Sequence[Sequence[Hashable]]) -> np.ndarray:

@@ -31,8 +31,6 @@ from atgrpo_jax.rl import losses
 # A whole model, an adapter, or a trunk with a value head.
 Params = model.Params | model.LoraWeights
 
-_VALUE_HEAD_RULE = (r'head/kernel', jax.sharding.PartitionSpec())
-
 # `apply_if_finite` accepts a non-finite update after this many in a row; the
 # training loop stops long before (`update.MAX_NONFINITE`).
 _NEVER = 1_000_000
@@ -121,7 +119,8 @@ def sharding_rules(
   if spec.adapter_scale is not None:
     return mesh_lib.ADAPTER_RULES
   if spec.value_head:  # The trunk has no output head.
-    return *mesh_lib.param_rules(tied_head=True), _VALUE_HEAD_RULE
+    value_head = r'head/kernel', jax.sharding.PartitionSpec()
+    return *mesh_lib.param_rules(tied_head=True), value_head
   return mesh_lib.param_rules(config.tied_head)
 
 
