@@ -138,11 +138,10 @@ def play_episodes(
   Branches differ in the random keys of their candidates. Returns the nodes of
   each episode, ordered by branch, then by task.
   """
-  environment = runner.environment
   return runner.play([
       grpo.play_episode(
           runner, task['task_id'], runner.reset(task),
-          node_lib.positions(environment), branch=branch)
+          contract.Position(), branch=branch)
       for branch in branches for task in tasks])
 
 
@@ -290,7 +289,8 @@ def _timed_episode(
   """Returns seconds and generated tokens of one episode."""
   environment = runner.environment
   state, seconds, tokens = runner.reset(task), 0.0, 0
-  for position in node_lib.positions(environment):
+  position = contract.Position()
+  while True:
     actions, role_seconds = {}, []
     for role in environment.phases[position.phase]:
       key = types.GroupKey(task['task_id'], role, position.turn, branch=0)
@@ -307,10 +307,12 @@ def _timed_episode(
       raise errors.InfrastructureError(
           f'Task {task["task_id"]!r} failed for a reason outside the model. '
           'Fix the error above and run the same command again.')
-    if step.done or not node_lib.has_room(
-        runner, task['task_id'], position, step.state):
+    if step.done:
       break
-    state = step.state
+    state, position = step.state, contract.next_position(
+        environment, position, step, task_id=task['task_id'])
+    if not node_lib.has_room(runner, task['task_id'], position, state):
+      break
   return seconds, tokens
 
 

@@ -49,27 +49,24 @@ def _play_task(
   task_id = task['task_id']
   print(f'==== task {task_id}')
   state = contract.check_start(environment, task)
-  for turn in range(environment.max_turns):
-    for phase, roles in enumerate(environment.phases):
-      actions = {}
-      for role in roles:
-        messages = contract.observe(
-            environment, state, role, task_id=task_id, turn=turn)
-        print(f'---- prompt of {role!r} in turn {turn + 1}')
-        for message in messages:
-          print(f'[{message["role"]}] {env_api.text_of(message)}')
-        actions[role] = make_reply(env_api.text_of(messages[-1]))
-        print(f'---- reply of {role!r}\n{actions[role]}')
-      step, = workers.submit(contract.step_all, environment, [
-          contract.StepRequest(state, actions, task_id, turn)]).result()
-      _print_step(step)
-      if (turn, phase) == (
-          environment.max_turns - 1, len(environment.phases) - 1):
-        contract.check_ended(
-            environment, [step], roles, task_id=task_id, turn=turn)
-      state = step.state
-      if step.done:
-        return
+  position = contract.Position()
+  while True:
+    turn, actions = position.turn, {}
+    for role in environment.phases[position.phase]:
+      messages = contract.observe(
+          environment, state, role, task_id=task_id, turn=turn)
+      print(f'---- prompt of {role!r} in turn {turn + 1}')
+      for message in messages:
+        print(f'[{message["role"]}] {env_api.text_of(message)}')
+      actions[role] = make_reply(env_api.text_of(messages[-1]))
+      print(f'---- reply of {role!r}\n{actions[role]}')
+    step, = workers.submit(contract.step_all, environment, [
+        contract.StepRequest(state, actions, task_id, turn)]).result()
+    _print_step(step)
+    if step.done:
+      return
+    state, position = step.state, contract.next_position(
+        environment, position, step, task_id=task_id)
 
 
 def _print_step(step: env_api.Step) -> None:

@@ -72,6 +72,8 @@ class Step:
     reward_terms: name -> value before weighting, bounded; for the log.
     outcomes: role -> outcome. A role that acted and has no entry has `OK`.
     program_runs: number of programs that the step ran.
+    skip: number of the following phases to leave out, so that roles can pass,
+      or a role can choose who acts next.
   """
 
   state: State
@@ -83,6 +85,7 @@ class Step:
   reward_terms: Mapping[str, float] = dataclasses.field(default_factory=dict)
   outcomes: Mapping[str, Outcome] = dataclasses.field(default_factory=dict)
   program_runs: int = 0
+  skip: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +148,7 @@ class Environment(Protocol):
     """Returns the complete prompt of `role` in `state`.
 
     Called for the role that acts, and for a central critic also for the roles
-    that have acted in this turn.
+    of the earlier phases of this turn.
     """
 
   def step(self, state: State, actions: Mapping[str, str]) -> Step:

@@ -4,12 +4,14 @@ from concurrent import futures
 import dataclasses
 import importlib
 import json
+import re
 import sys
 
 import pytest
 
 from atgrpo_jax import api
 from atgrpo_jax import main
+from atgrpo_jax import play
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
 from environments import env_api
@@ -101,23 +103,41 @@ def test_a_right_sum_of_the_checker_solves_the_task(sums):
   assert unread.outcomes == {'solver': env_api.Outcome.PARSE_ERROR}
 
 
-def test_the_examples_train(folder, tmp_path, monkeypatch, capsys):
+def test_the_judge_is_left_out_while_the_debaters_disagree(
+    sums, tmp_path, capsys):
+  del sums  # It puts the examples on the path.
+  config = importlib.import_module('debate').get_config()
+  replies = tmp_path / 'replies.txt'
+  for answers, roles in (
+      ('1 1 1', 'first second judge'),
+      ('1 2 3 3 3', 'first second first second judge'),
+      ('1 2 1 2 1 2 1', 'first second first second first second judge')):
+    replies.write_text(''.join(f'"#### {x}"\n' for x in answers.split()))
+    play.play(config, str(replies), 1)
+    assert re.findall("reply of '(.*)'", capsys.readouterr().out) == (
+        roles.split())
+
+
+@pytest.mark.parametrize('name, roles', [
+    ('sums', ['solver', 'checker']), ('debate', ['first', 'second', 'judge'])])
+def test_the_examples_train(
+    name, roles, folder, tmp_path, monkeypatch, capsys):
   values = command_line.parse_main([
-      f'--config={EXAMPLE}', f'--workdir={tmp_path}/run',
+      f'--config={EXAMPLE.with_stem(name)}', f'--workdir={tmp_path}/run',
       f'--config.model.folder={folder}',
       *(f'--config.{item}' for item in SMALLER)], monkeypatch)
   with futures.ThreadPoolExecutor(1) as executor, api.Run(
       values.config, values.workdir, executor=executor) as run:
     assert main.run_mode(values.mode, run) == 0
   tree, = tree_lib.read(tree_lib.groups_path(tmp_path / 'run', 0))
-  assert [group.key.role for group in tree.groups()] == ['solver', 'checker']
+  assert {group.key.role for group in tree.groups()} == {*roles}
   result = json.loads((tmp_path / 'run/evals/after.json').read_text())
   assert (result['num_tasks'], result['step']) == (4, 1)
   assert values.config.environment.max_turns == 4
-  assert result['max_turns'] == 1  # That of the environment.
+  assert result['max_turns'] == (1 if name == 'sums' else 3)
   printed = capsys.readouterr().out
   page = (tmp_path / 'run/report.html').read_text()
-  for role in ('solver', 'checker'):
+  for role in roles if name == 'sums' else ():
     assert f'warning: 4 of 4 answers of {role} before training are' in printed
     assert f'4 of 4 answers of {role} after step 1 are parse errors' in page
 

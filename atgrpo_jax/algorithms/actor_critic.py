@@ -166,12 +166,12 @@ class _Evaluation:
     The query after a joint action is empty if its episode ends.
     """
     task_id = node.groups[0].key.task_id
-    next_phase = (node.phase + 1) % len(self.environment.phases)
-    next_turn = node.turn + (next_phase == 0)
+    position = contract.Position(node.turn, node.phase)
     return [
-        self._add(node.state, node.phase, task_id, node.turn),
-        *({} if node.is_leaf(j)
-          else self._add(step.state, next_phase, task_id, next_turn)
+        self._add(node.state, position, task_id),
+        *({} if node.is_leaf(j) else self._add(
+            step.state, contract.next_position(
+                self.environment, position, step, task_id=task_id), task_id)
           for j, step in enumerate(node.steps))]
 
   def compute_values(self) -> None:
@@ -207,12 +207,12 @@ class _Evaluation:
     return dataclasses.replace(tree, nodes=tuple(nodes))
 
   def _add(
-      self, state: env_api.State, phase: int, task_id: str,
-      turn: int) -> _Query:
+      self, state: env_api.State, position: contract.Position,
+      task_id: str) -> _Query:
     kind, query = self.critics.spec.kind, {}
     for view, messages in critic_prompts(
-        self.environment, kind, state, phase, task_id=task_id,
-        turn=turn).items():
+        self.environment, kind, state, position.phase, task_id=task_id,
+        turn=position.turn).items():
       name = CENTRAL if kind == 'central' else self.policy_map[view]
       ids = self.critics.bound[name].tokenizer.encode_prompt(messages)
       query[view] = name, ids.tobytes()

@@ -25,12 +25,14 @@ Deviations from the authors' code, each with a test:
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
 from atgrpo_jax.algorithms import grpo
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import node as node_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -41,9 +43,8 @@ def play_task(
     runner: runner_lib.EpisodeRunner, task: env_api.Task,
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
   """Runs Algorithm 1 on one task; returns its `Tree`, a spine."""
-  state, nodes = runner.reset(task), []
-  positions = node_lib.positions(runner.environment)
-  for index, position in enumerate(positions):
+  state, position, nodes = runner.reset(task), contract.Position(), []
+  while True:
     # Sample G candidates and step each of them from the state of the spine.
     node = yield from node_lib.expand(
         runner, task['task_id'], state, position, group_size=spec.group_size)
@@ -52,7 +53,7 @@ def play_task(
     if spec.return_type == 'monte_carlo':
       node = node_lib.truncate(runner, node, range(spec.group_size))
       continuations = yield from _continuations(
-          runner, node, index, positions, spec)
+          runner, node, len(nodes), spec)
       team_returns = team_returns + continuations
       returns = (group.rewards + spec.alpha * continuations).astype(np.float32)
     # Select the candidate that continues.
@@ -65,25 +66,23 @@ def play_task(
     step = node.steps[chosen]
     if step.done:
       break
-    state = step.state
+    state, position = step.state, node_lib.after(runner, node, chosen)
   return tree_lib.chain(task['task_id'], nodes)
 
 
 def _continuations(
     runner: runner_lib.EpisodeRunner, node: tree_lib.Node, index: int,
-    positions: list[node_lib.Position],
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
   """Sampled discounted team return after each candidate, [G] float64."""
   num = spec.num_continuations
-  later = positions[index + 1:]
-  if spec.continuation_phases:
-    later = later[:spec.continuation_phases]
   first_branch = 1 + index * spec.group_size * num  # Branch 0 is the spine.
   unfinished = [i for i in range(spec.group_size) if not node.is_leaf(i)]
   sampled = yield [
       grpo.play_episodes(
           runner, node.groups[0].key.task_id, node.steps[i].state,
-          later, num_episodes=num, branch=first_branch + i * num)
+          node_lib.after(runner, node, i), num_episodes=num,
+          branch=first_branch + i * num,
+          max_phases=spec.continuation_phases or math.inf)
       for i in unfinished]
   continuations = np.zeros(spec.group_size)
   for i, episodes in zip(unfinished, sampled):

@@ -10,14 +10,15 @@ trained on up to their last action.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import dataclasses
+import math
 
 import numpy as np
 
 from atgrpo_jax import rules
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import node as node_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -32,8 +33,7 @@ def play_task(
   """G episodes of one task; returns their `Tree`, a root with G chains."""
   episodes = yield from play_episodes(
       runner, task['task_id'], runner.reset(task),
-      node_lib.positions(runner.environment), num_episodes=spec.group_size,
-      branch=0)
+      contract.Position(), num_episodes=spec.group_size, branch=0)
   root = episodes[0][0][0]
   tree_lib.check_any_known(
       [np.nan if node.failed(j) else 0.0
@@ -81,21 +81,21 @@ def with_returns(
 
 def play_episodes(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
-    positions: Sequence[node_lib.Position], *, num_episodes: int,
-    branch: int) -> runner_lib.EpisodeCoroutine:
-  """Plays independent episodes from `state` to their ends.
+    position: contract.Position, *, num_episodes: int, branch: int,
+    max_phases: float = math.inf) -> runner_lib.EpisodeCoroutine:
+  """Plays independent episodes from `state` for at most `max_phases`.
 
   All episodes share the first prompt, so it is sampled as one group; its
   candidate i continues as episode branch + i. Returns a list of `Episode`s.
   """
-  first, *later = positions
   root = yield from node_lib.expand(
-      runner, task_id, state, first, group_size=num_episodes, branch=branch)
+      runner, task_id, state, position, group_size=num_episodes, branch=branch)
   root = node_lib.truncate(runner, root, range(num_episodes))
   unfinished = [i for i in range(num_episodes) if not root.is_leaf(i)]
   chains = yield [
       play_episode(
-          runner, task_id, root.steps[i].state, later, branch=branch + i)
+          runner, task_id, root.steps[i].state, node_lib.after(runner, root, i),
+          branch=branch + i, max_phases=max_phases - 1)
       for i in unfinished]
   continued = dict(zip(unfinished, chains))
   return [
@@ -105,16 +105,16 @@ def play_episodes(
 
 def play_episode(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
-    positions: Sequence[node_lib.Position], *,
-    branch: int) -> runner_lib.EpisodeCoroutine:
+    position: contract.Position, *, branch: int,
+    max_phases: float = math.inf) -> runner_lib.EpisodeCoroutine:
   """Plays one episode; returns its nodes, with one candidate of each role."""
   nodes = []
-  for position in positions:
+  while len(nodes) < max_phases:
     node = yield from node_lib.expand(
         runner, task_id, state, position, group_size=1, branch=branch)
     node = node_lib.truncate(runner, node, [0])
     nodes.append(node)
     if node.is_leaf(0):
       break
-    state = node.steps[0].state
+    state, position = node.steps[0].state, node_lib.after(runner, node, 0)
   return nodes

@@ -30,12 +30,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import itertools
+import math
 
 import numpy as np
 
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import returns as returns_lib
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import node as node_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
@@ -48,14 +51,14 @@ def play_task(
   """All branches of one task; returns its `Tree`."""
   nodes, team_returns = yield from _expand(
       runner, task['task_id'], runner.reset(task),
-      node_lib.positions(runner.environment), spec, branch=0)
+      contract.Position(), spec, branch=0)
   tree_lib.check_any_known(team_returns, nodes[0])
   return tree_lib.Tree(task['task_id'], tuple(nodes))
 
 
 def _expand(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
-    positions: Sequence[node_lib.Position], spec: spec_lib.RolloutSpec, *,
+    position: contract.Position, spec: spec_lib.RolloutSpec, *,
     branch: int) -> runner_lib.EpisodeCoroutine:
   """Plays everything that follows a state.
 
@@ -64,7 +67,6 @@ def _expand(
     team_returns: [J] float64, returns of the root's joint actions without
       `alpha`.
   """
-  position, *later = positions
   node = yield from node_lib.expand(
       runner, task_id, state, position, group_size=spec.group_size,
       branch=branch, cross=spec.joint_actions == 'cross')
@@ -77,11 +79,21 @@ def _expand(
     node, continued = dataclasses.replace(node, chosen=chosen), [chosen]
   node = node_lib.truncate(runner, node, continued)
   continued = [j for j in continued if not node.is_leaf(j)]
+
+  def branch_after(j):
+    if spec.selection != 'all':
+      return 0  # One state per phase continues.
+    skipped = itertools.islice(
+        itertools.cycle(runner.environment.phases), node.phase + 1,
+        node.phase + 1 + node.steps[j].skip)
+    return math.prod(
+        (_num_actions(roles, spec) for roles in skipped),
+        start=branch * num_actions + j)
+
   subtrees = yield [
       _expand(
-          runner, task_id, node.steps[j].state, later, spec,
-          # With a selection, one state per phase continues: branch 0.
-          branch=branch * num_actions + j if spec.selection == 'all' else 0)
+          runner, task_id, node.steps[j].state,
+          node_lib.after(runner, node, j), spec, branch=branch_after(j))
       for j in continued]
   nodes, continuations = [node], np.zeros(num_actions)
   for j, (subtree, following) in zip(continued, subtrees):
@@ -102,13 +114,17 @@ def _expand(
   return nodes, node.team_rewards + continuations
 
 
+def _num_actions(roles: Sequence[str], spec: spec_lib.RolloutSpec) -> int:
+  """Joint actions of a state in the phase of `roles`."""
+  return spec.group_size**(len(roles) if spec.joint_actions == 'cross' else 1)
+
+
 def check(
     environment: env_api.Environment, spec: spec_lib.RolloutSpec) -> None:
   """Raises UserError if a tree may become too large."""
   total, num_states = 0, 1
   for roles in environment.phases * environment.max_turns:
-    per_state = spec.group_size**(
-        len(roles) if spec.joint_actions == 'cross' else 1)
+    per_state = _num_actions(roles, spec)
     total += num_states * per_state
     if spec.selection == 'all':
       num_states *= per_state

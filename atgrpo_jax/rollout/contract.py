@@ -43,6 +43,13 @@ class StepRequest(NamedTuple):
   turn: int  # From 0.
 
 
+class Position(NamedTuple):
+  """Where a step lies in an episode."""
+
+  turn: int = 0
+  phase: int = 0  # Index in `Environment.phases`.
+
+
 def reset(
     environment: env_api.Environment, task: env_api.Task) -> env_api.State:
   """The first state of a task."""
@@ -163,17 +170,19 @@ def unfinished_step(
       outcomes=dict.fromkeys(request.actions, outcome))
 
 
-def check_ended(
-    environment: env_api.Environment, steps: Sequence[env_api.Step],
-    roles: Sequence[str], *, task_id: str, turn: int) -> None:
-  """Raises UserError if an episode goes on after its last phase."""
-  if not all(
-      step.done or env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()
-      for step in steps):
+def next_position(
+    environment: env_api.Environment, position: Position, step: env_api.Step, *,
+    task_id: str) -> Position:
+  """The position after an unfinished step; UserError after the last turn."""
+  num_phases = len(environment.phases)
+  following = Position(*divmod(
+      position.turn * num_phases + position.phase + 1 + step.skip, num_phases))
+  if following.turn >= environment.max_turns:
+    where = _where(environment.phases[position.phase], task_id, position.turn)
     raise errors.UserError(
-        f'{type(environment).__name__}.step returned done=False '
-        f'{_where(roles, task_id, turn)}, the last phase of the last turn; '
-        'there, return done=True.')
+        f'{type(environment).__name__}.step returned done=False {where} and '
+        f'skip={step.skip}, so no phase follows; there, return done=True.')
+  return following
 
 
 class _BadStepError(Exception):
@@ -276,13 +285,12 @@ def _checked(
   for name in ('success', 'truncated'):
     if flags[name] and not flags['done']:
       raise _BadStepError(f'{name}=True with done=False')
-  program_runs = _number('program_runs', step.program_runs)
-  if program_runs < 0 or program_runs % 1:
-    raise _BadStepError(
-        f'program_runs={_SHOWN.repr(step.program_runs)}, which is not a count')
+  counts = {
+      name: _count(name, getattr(step, name))
+      for name in ('program_runs', 'skip')}
   return dataclasses.replace(
-      step, team_reward=team_reward, program_runs=int(program_runs),
-      outcomes=maps['outcomes'], **flags, **numbers)
+      step, team_reward=team_reward, outcomes=maps['outcomes'], **flags,
+      **numbers, **counts)
 
 
 def _number(field: str, value: Any) -> float:
@@ -301,6 +309,13 @@ def _number(field: str, value: Any) -> float:
   except Exception as error:  # Of the user's `__float__`, too.
     raise _BadStepError(
         f'{field}={_SHOWN.repr(value)}, which is not a number') from error
+
+
+def _count(field: str, value: Any) -> int:
+  number = _number(field, value)
+  if number < 0 or number % 1:
+    raise _BadStepError(f'{field}={_SHOWN.repr(value)}, which is not a count')
+  return int(number)
 
 
 def _flag(field: str, value: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import itertools
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,23 +15,9 @@ from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 
 
-class Position(NamedTuple):
-  """Where a node lies in an episode."""
-
-  turn: int  # From 0.
-  phase: int  # Index in `Environment.phases`.
-
-
-def positions(environment: env_api.Environment) -> list[Position]:
-  """The nodes of the longest episode, in order."""
-  return [
-      Position(turn, phase) for turn in range(environment.max_turns)
-      for phase in range(len(environment.phases))]
-
-
 def expand(
     runner: runner_lib.EpisodeRunner, task_id: str, state: env_api.State,
-    position: Position, *, group_size: int, branch: int = 0,
+    position: contract.Position, *, group_size: int, branch: int = 0,
     cross: bool = False) -> runner_lib.EpisodeCoroutine:
   """Samples a group for each role of a phase and steps each joint action.
 
@@ -68,9 +53,10 @@ def expand(
       for joint_action in joint_actions]
   steps = yield runner.step_environments(
       [state] * len(actions), actions, task_id=task_id, turn=turn)
-  if position == positions(runner.environment)[-1]:
-    contract.check_ended(
-        runner.environment, steps, roles, task_id=task_id, turn=turn)
+  for step in steps:
+    if not step.done and not tree_lib.failed(step):  # Raises without a phase.
+      contract.next_position(
+          runner.environment, position, step, task_id=task_id)
   node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
   groups = []
   for index, (key, group) in enumerate(zip(keys, sampled)):
@@ -93,25 +79,32 @@ def truncate(
 
   Their steps are done and truncated, and keep their rewards.
   """
-  steps = list(node.steps)
+  steps, task_id = list(node.steps), node.groups[0].key.task_id
   for j in joint_actions:
     if not node.is_leaf(j) and not has_room(
-        runner, node.groups[0].key.task_id, Position(node.turn, node.phase),
-        steps[j].state):
+        runner, task_id, after(runner, node, j), steps[j].state):
       steps[j] = dataclasses.replace(steps[j], done=True, truncated=True)
       runner.usage.overlong_prompts += 1
   return dataclasses.replace(node, steps=tuple(steps))
 
 
 def has_room(
-    runner: runner_lib.EpisodeRunner, task_id: str, position: Position,
-    state: env_api.State) -> bool:
-  """Whether the prompts of the phase after `position` fit."""
-  order = positions(runner.environment)
-  turn, phase = order[order.index(position) + 1]
+    runner: runner_lib.EpisodeRunner, task_id: str,
+    position: contract.Position, state: env_api.State) -> bool:
+  """Whether the prompts of a position fit."""
+  turn, phase = position
   return all(
       runner.has_room(types.GroupKey(task_id, role, turn, branch=0), state)
       for role in runner.environment.phases[phase])
+
+
+def after(
+    runner: runner_lib.EpisodeRunner, node: tree_lib.Node,
+    joint_action: int) -> contract.Position:
+  """The position that follows a joint action which is no leaf."""
+  return contract.next_position(
+      runner.environment, contract.Position(node.turn, node.phase),
+      node.steps[joint_action], task_id=node.groups[0].key.task_id)
 
 
 def _candidate(

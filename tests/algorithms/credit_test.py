@@ -122,9 +122,46 @@ class Endless(scripted.Counting):
 def test_environment_without_end_is_named():
   runner = scripted.make_runner(environment=Endless())
   with pytest.raises(errors.UserError, match=(
-      r"Endless\.step returned done=False for role 'b' in turn 2 of task 'A',"
-      ' the last phase of the last turn; there, return done=True')):
+      r"Endless\.step returned done=False for role 'b' in turn 2 of task 'A' "
+      'and skip=0, so no phase follows; there, return done=True')):
     scripted.collect(runner, {'A': 99}, group_size=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Passing(scripted.Counting):
+  """Agent b has no turn after the answer 0."""
+
+  def step(self, state, actions):
+    step = super().step(state, actions)
+    if actions.get('a') != '0':
+      return step
+    turn = state.turn + 1
+    done = step.done or turn == self.max_turns
+    return dataclasses.replace(
+        step, state=dataclasses.replace(step.state, turn=turn), skip=1,
+        done=done, truncated=done and not step.success)
+
+
+@pytest.mark.parametrize('switches', [
+    {'selection': 'uniform'},
+    {'selection': 'uniform', 'return_type': 'monte_carlo'},
+    {'mode': 'parallel', 'return_type': 'return_to_go'},
+    {'mode': 'joint', 'selection': 'all', 'return_type': 'return_to_go'}])
+def test_a_skipped_phase_has_no_group(switches):
+  runner = scripted.make_runner(environment=Passing())
+  trees = scripted.collect(
+      runner, {str(i): 9 for i in range(4)}, group_size=4, **switches)
+  passes = 0
+  for tree in trees:
+    for node in tree.nodes[1:]:
+      before = tree.nodes[node.parent]
+      text = before.groups[0].candidates[node.joint_action].text
+      passed = (before.phase, text) == (0, '0')
+      passes += passed
+      assert (node.turn, node.phase) == (
+          (before.turn, 1) if before.phase == 0 and not passed
+          else (before.turn + 1, 0))
+  assert passes
 
 
 class Growing(scripted.Counting):

@@ -11,6 +11,7 @@ import pytest
 
 from atgrpo_jax import model
 from atgrpo_jax import types
+from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import node as node_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.rollout import workers as workers_lib
@@ -101,7 +102,7 @@ def test_truncated_completion_is_empty_unless_kept(
       {'one': {'A/a turn 0 total 0': ('0' * 11, '0' * 12)}, 'two': {}}),
       keep_truncated=keep_truncated)
   node, = runner.play([node_lib.expand(
-      runner, 'A', scripted.State('A', goal=9), node_lib.Position(0, 0),
+      runner, 'A', scripted.State('A', goal=9), contract.Position(),
       group_size=2)])
   whole, cut = node.groups[0].candidates
   # The learner scores the same tokens in both cases.

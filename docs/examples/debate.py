@@ -1,0 +1,61 @@
+"""Debate: two debaters add numbers; a judge decides when they agree.
+
+  python -m atgrpo_jax.main --config debate.py --mode play
+
+While the debaters disagree, the judge is left out, except in the last turn.
+"""
+
+import sums
+
+from configs import common
+from environments import env_api
+from environments import text
+
+tasks = sums.tasks
+
+
+class Debate:
+  roles = ('first', 'second', 'judge')
+  phases = (('first',), ('second',), ('judge',))
+  max_turns = 3
+  team_reward_range = (0.0, 1.0)
+
+  def reset(self, task):
+    return task | {'answers': []}  # Of both debaters, in order.
+
+  def observe(self, state, role):
+    question = f'What is {state["a"]} + {state["b"]}?'
+    said = [
+        f'The {self.roles[i % 2]} debater says {answer}.'
+        for i, answer in enumerate(state['answers'])]
+    return [*sums.EXAMPLES, {
+        'role': 'user', 'content': ' '.join([question, *said])}]
+
+  def step(self, state, actions):
+    (role, reply), = actions.items()
+    answer = text.last_answer(reply)
+    right = type(answer) is int and answer == state['a'] + state['b']
+    if role == 'judge':
+      return env_api.Step(
+          state=state, team_reward=float(right), done=True, success=right)
+    answers = [*state['answers'], answer]
+    goes_on = (
+        role == 'second' and answers[-1] != answers[-2]
+        and len(answers) < 2 * self.max_turns)
+    return env_api.Step(
+        state=state | {'answers': answers}, team_reward=0.0, done=False,
+        local_rewards={role: float(right)}, skip=int(goes_on))
+
+
+def make_environment(**_):
+  return Debate()
+
+
+def get_config():
+  c = common.base_config('135m')
+  common.use_small_model(
+      c, c.model.folder, max_new_tokens=16, prompt_buckets=(192,),
+      completion_buckets=(16,), learning_rate=1e-5)
+  c.environment.module = 'debate'
+  c.train.num_steps = 20
+  return c.lock()
