@@ -45,7 +45,7 @@ class Files(tfds.core.BuilderConfig):
     split_files: split -> patterns of its files in the repository. The first
       pattern with a match is used; '*' also matches '/'. Files are read in the
       order of their names.
-    fields: field of a row -> allowed types. Other fields are not read.
+    fields: field of a row -> its type. Other fields are not read.
     folder: name of its manual directory; '' is `name`.
     parse: converts a row to a task without task_id. It raises ValueError if the
       file is damaged, and UnusableRowError for a row to skip.
@@ -54,7 +54,7 @@ class Files(tfds.core.BuilderConfig):
   hub_repo: str
   hub_revision: str = 'main'
   split_files: Mapping[str, Sequence[str]]
-  fields: Mapping[str, tuple[row_files.FieldType, ...]]
+  fields: Mapping[str, row_files.FieldType]
   parse: Callable[[Row], dict[str, Any]]
   folder: str = ''
 

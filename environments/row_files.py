@@ -22,21 +22,21 @@ from pyarrow import parquet
 from environments import text
 
 Row = Mapping[str, Any]
-FieldType = type | types.GenericAlias  # str, list[str], ...
+FieldType = type | types.UnionType  # str, str | None, ...
 
 _GZIP_START = b'\x1f\x8b'
 _BATCH_ROWS = 16  # Rows of a parquet file in memory at the same time.
 
 
 def read_rows(
-    path: pathlib.Path,
-    fields: Mapping[str, tuple[FieldType, ...]] | None = None,
+    path: pathlib.Path, fields: Mapping[str, FieldType] | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields (file and row number, fields) of each row.
 
-  `fields` are the fields to read, with their allowed types. By default, all
-  fields are read and their types are not checked.
+  `fields` are the fields to read, with their types. By default, all fields are
+  read and their types are not checked.
   """
+  fields = fields or {}
   if path.suffix == '.parquet':
     rows = _read_parquet(path, fields)
   elif path.name.endswith(('.jsonl', '.jsonl.gz')):
@@ -45,19 +45,14 @@ def read_rows(
     raise ValueError(f'{path}: expected a .parquet, .jsonl or .jsonl.gz file.')
   for number, row in enumerate(rows, 1):
     location = f'{path}, row {number}'
-    if fields is None:
-      yield location, row
-      continue
     _check_fields(location, row, fields)
-    for field, kinds in fields.items():
-      if not any(_has_type(row[field], kind) for kind in kinds):
-        expected = ' or '.join(
-            str(kind) if isinstance(kind, types.GenericAlias) else kind.__name__
-            for kind in kinds)
+    for field, kind in fields.items():
+      if not isinstance(row[field], kind):
         raise ValueError(
             f'{location}: field {field!r} is {type(row[field]).__name__} '
-            f'{text.shorten(repr(row[field]), 80)}; expected {expected}.')
-    yield location, {field: row[field] for field in fields}
+            f'{text.shorten(repr(row[field]), 80)}; expected '
+            f'{getattr(kind, "__name__", kind)}.')
+    yield location, {field: row[field] for field in fields or row}
 
 
 def _read_json_lines(path: pathlib.Path) -> Iterator[Row]:
@@ -87,14 +82,14 @@ def _lines(path: pathlib.Path) -> Iterator[bytes]:
 
 
 def _read_parquet(
-    path: pathlib.Path, fields: Collection[str] | None) -> Iterator[Row]:
+    path: pathlib.Path, fields: Collection[str]) -> Iterator[Row]:
   num_rows = 0
   try:
     # Pre-buffering would hold these columns of the whole file in memory.
     with parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
-      columns = None if fields is None else list(fields)
-      _check_fields(f'{path}', file.schema_arrow.names, columns or ())
-      for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+      _check_fields(f'{path}', file.schema_arrow.names, fields)
+      for batch in file.iter_batches(
+          _BATCH_ROWS, columns=list(fields) or None):
         num_rows += len(batch)
         yield from batch.to_pylist()
   except (pyarrow.ArrowException, OSError) as error:
@@ -110,12 +105,3 @@ def _check_fields(
       raise ValueError(
           f'{location}: field {field!r} is missing; the file has '
           f'{sorted(found)}.')
-
-
-def _has_type(value: Any, kind: FieldType) -> bool:
-  """True if a value has exactly this type; a bool is not an int."""
-  if isinstance(kind, types.GenericAlias):
-    item_kind, = kind.__args__
-    return type(value) is list and all(
-        _has_type(item, item_kind) for item in value)
-  return type(value) is kind

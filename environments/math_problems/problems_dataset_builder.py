@@ -57,27 +57,27 @@ class Builder(dataset_files.FilesBuilder):
           name='polaris', hub_repo='POLARIS-Project/Polaris-Dataset-53K',
           split_files={
               'train': ('*.jsonl', 'data/train-*.parquet', '*.parquet')},
-          fields={'problem': (str,), 'answer': (str,)}, parse=_plain),
+          fields={'problem': str, 'answer': str}, parse=_plain),
       dataset_files.Files(
           name='aime24', hub_repo='HuggingFaceH4/aime_2024',
           split_files={'test': ('data/train-*.parquet',)},  # The only split.
-          fields={'problem': (str,), 'answer': (str, int)}, parse=_plain),
+          fields={'problem': str, 'answer': str | int}, parse=_plain),
       dataset_files.Files(
           name='aime25', hub_repo='opencompass/AIME2025',
           split_files={'test': ('aime2025-*.jsonl',)},
-          fields={'question': (str,), 'answer': (str, int)}, parse=_plain),
+          fields={'question': str, 'answer': str | int}, parse=_plain),
       dataset_files.Files(
           name='olympiadbench', hub_repo='Hothan/OlympiadBench',
           split_files={'test': (
               '*/OE_TO_maths_en_COMP.parquet',
               'OE_TO_maths_en_COMP/*.parquet')},
           fields={
-              'question': (str,), 'final_answer': (list[str],),
-              'context': (str, type(None)), 'unit': (str, type(None))},
+              'question': str, 'final_answer': list, 'context': str | None,
+              'unit': str | None},
           parse=_olympiadbench),
       dataset_files.Files(
           name='gsm8k', hub_repo='openai/gsm8k',
           split_files={
               x: (f'main/{x}-*.parquet',) for x in ('train', 'test')},
-          fields={'question': (str,), 'answer': (str,)}, parse=_gsm8k),
+          fields={'question': str, 'answer': str}, parse=_gsm8k),
   ]

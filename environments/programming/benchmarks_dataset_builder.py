@@ -273,38 +273,36 @@ def _first_python(programs: Iterable[str]) -> str:
   return next((x for x in programs if not source.syntax_error(x)), '')
 
 
-def _texts(*names: str) -> dict[str, tuple[type]]:
-  return dict.fromkeys(names, (str,))
-
-
 _HUMANEVAL = dict(
     hub_repo='openai/openai_humaneval', folder='humaneval',
     split_files={'test': ('openai_humaneval/test-*.parquet', '*test*.parquet')},
-    fields=_texts('prompt', 'canonical_solution', 'test', 'entry_point'))
+    fields=dict.fromkeys(
+        ('prompt', 'canonical_solution', 'test', 'entry_point'), str))
 _BENCHMARKS = [
     dataset_files.Files(
         name='apps', parse=_apps, hub_repo='codeparrot/apps',
         split_files={
             x: (f'{x}.jsonl', f'all/{x}-*.parquet', f'*{x}*.parquet')
             for x in ('train', 'test')},
-        fields=_texts('question', 'solutions', 'input_output', 'starter_code')),
+        fields=dict.fromkeys(
+            ('question', 'solutions', 'input_output', 'starter_code'), str)),
     dataset_files.Files(
         name='code_contests', parse=_code_contests,
         hub_repo='deepmind/code_contests',
         split_files={
             x: (f'data/{x}-*.parquet', f'*{x}*.parquet')
             for x in ('train', 'valid', 'test')},
-        fields=_texts('description') | {
-            'public_tests': (dict,), 'private_tests': (dict,),
-            'generated_tests': (dict,), 'solutions': (dict,),
-            'time_limit': (dict, type(None))}),
+        fields={
+            'description': str, 'public_tests': dict, 'private_tests': dict,
+            'generated_tests': dict, 'solutions': dict,
+            'time_limit': dict | None}),
     dataset_files.Files(
         name='livecodebench', parse=_livecodebench,
         hub_repo='livecodebench/code_generation_lite',
         split_files={'v6': ('test6.jsonl',)},
-        fields=_texts(
+        fields=dict.fromkeys((
             'question_content', 'starter_code', 'public_test_cases',
-            'private_test_cases', 'metadata')),
+            'private_test_cases', 'metadata'), str)),
     dataset_files.Files(name='humaneval', parse=_humaneval, **_HUMANEVAL),
     dataset_files.Files(
         name='humaneval_calls', parse=_humaneval_calls, **_HUMANEVAL),
@@ -314,14 +312,15 @@ _BENCHMARKS = [
         split_files={'test': (  # The hub has named the split test and train.
             'data/test-*.parquet', 'data/train-*.parquet', '*.parquet',
             '*.jsonl')},
-        fields=_texts('prompt', 'test', 'entry_point')),
+        fields=dict.fromkeys(('prompt', 'test', 'entry_point'), str)),
     dataset_files.Files(
         name='mbpp', parse=_mbpp, hub_repo='google-research-datasets/mbpp',
         split_files={
             x: (f'sanitized/{x}-*.parquet',)
             for x in ('train', 'validation', 'test', 'prompt')},
-        fields=_texts('prompt', 'code') | {
-            'test_imports': (list[str],), 'test_list': (list[str],)}),
+        fields={
+            'prompt': str, 'code': str, 'test_imports': list,
+            'test_list': list}),
 ]
 
 

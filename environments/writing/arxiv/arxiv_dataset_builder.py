@@ -18,7 +18,7 @@ class Builder(dataset_files.FilesBuilder):
   FEATURES = {'text': tfds.features.Text()}
   BUILDER_CONFIGS = [dataset_files.Files(
       name='arxiv', hub_repo='OpenMLRL/arXiv_abstract', parse=_parse,
-      fields={'abstract_text': (str, list[str])},
+      fields={'abstract_text': str | list},
       split_files={
           split: (f'data/{split}-*.parquet', f'*{split}*.parquet',
                   f'*{split}*.jsonl')

@@ -11,7 +11,7 @@ class Builder(dataset_files.FilesBuilder):
   VERSION = tfds.core.Version('1.0.0')
   FEATURES = {'text': tfds.features.Text()}
   BUILDER_CONFIGS = [dataset_files.Files(
-      name='tldr', hub_repo='trl-lib/tldr', fields={'prompt': (str,)},
+      name='tldr', hub_repo='trl-lib/tldr', fields={'prompt': str},
       split_files={
           split: (f'data/{split}-*.parquet', f'*{split}*.parquet')
           for split in ('train', 'validation', 'test')},
