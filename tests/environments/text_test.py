@@ -13,11 +13,10 @@ DEEP = 100_000  # Nesting that overflows the stack of any parser.
     ('I search.\n```python\nprint(1)\n```\nDone.', 'print(1)\n'),
     ('```python\n```', ''),
     # The last closed block wins, and other languages are ignored.
-    ('```python\na\n```\nor\n```python\nb\n```', 'b\n'),
     ('```\na\n```\n```python\nb\n```\n```text\nc\n```', 'b\n'),
+    ('```python\na\n```\nor\n```python\nb\n```', 'b\n'),
     # Fences with blanks, texts with CRLF, and fences inside a line.
-    ('```python \t\na\n``` \t\n', 'a\n'),
-    ('```python\r\na\r\nb\r\n```\r\n', 'a\r\nb\r\n'),
+    ('```python \t\r\na\r\nb\r\n``` \t\r\n', 'a\r\nb\r\n'),
     ('```python\nx = "```"\n ```\n```', 'x = "```"\n ```\n'),
     ('```python\n# ß→😀\u2028\x0c\n```', '# ß→😀\u2028\x0c\n'),
     # Malformed blocks.
@@ -39,19 +38,16 @@ def _call(name, **arguments):
 @pytest.mark.parametrize('given, calls', [
     ('<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>',
      [_call('add', a=1)]),
-    ('I add.<tool_call>{"arguments": {}, "name": "f"}</tool_call>\n<tool_call>'
+    ('<tool_call>no</tool_call></think>I add.<tool_call>{"arguments": {}, '
+     '"name": "f"}</tool_call>\n<tool_call>'
      '{"name": "g", "arguments": {"x": "<b>"}}</tool_call> Done.',
      [_call('f'), _call('g', x='<b>')]),
-    ('<tool_call>no</tool_call></think>'
-     '<tool_call>{"name": "f", "arguments": {}}</tool_call>', [_call('f')]),
     *((malformed, None) for malformed in (
-        '', '</tool_call>', '<tool_call>{"name": "f", "arguments": {}}',
+        '', '<tool_call>{"name": "f", "arguments": {}}',
         '<tool_call></tool_call>', '<tool_call>[]</tool_call>',
         '<tool_call>{"name": "f"}</tool_call>',
-        '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
         '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>',
         '<tool_call>{"name": "f", "arguments": {}, "id": 3}</tool_call>',
-        '<think><tool_call>{"name": "f", "arguments": {}}</tool_call>',
         '<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>'))])
 def test_tool_calls(given, calls):
   assert text.tool_calls(given) == calls
@@ -62,20 +58,18 @@ def test_tool_calls(given, calls):
     ('####\t[ ]  ', []),
     ('#### {"a": [null, true, [-1.5e3]]}', {'a': [None, True, [-1500.0]]}),
     ('#### false', False),
-    ('#### "naïve ≤ \\u00df 😀"', 'naïve ≤ ß 😀'),
     # JSON text may hold line separators of other standards.
     ('#### ["a\u2028b\x85c"]', ['a\u2028b\x85c']),
     ('I try.\r\n#### ["U"]\r\nThat is all.\r\n', ['U']),
     # Headings and malformed answers are skipped; the last answer wins.
     ('#### Step 1\n#### ["U"]\n#### Done\n####', ['U']),
     ('#### ["U"]\n##### ["D"]\n### ["D"]\n #### ["D"]', ['U']),
-    ('#### ["U"]\n#### null', ['U']),
-    ('#### ["U"]\n#### 7', 7),
+    ('#### ["U"]\n#### 7\n#### null', 7),
     *((malformed, None) for malformed in (
-        '', '["U"]', '####', '#### ["U"] and so on', "#### ['U']",
-        '####\n["U"]', '#### [\n"U"]', 'text #### ["U"]', 'text\r#### ["U"]',
-        'text\x85#### ["U"]', '#### \u00a0["U"]', '#### [1, Infinity]',
-        '#### 1e999', '#### 01', '#### __import__("os").getpid()')),
+        '', '["U"]', '#### ["U"] and so on', "#### ['U']", '####\n["U"]',
+        'text #### ["U"]', 'text\r#### ["U"]', 'text\x85#### ["U"]',
+        '#### \u00a0["U"]', '#### [1, Infinity]', '#### 1e999', '#### 01',
+        '#### __import__("os").getpid()')),
     *(pytest.param(f'#### {value}', None, id=value[:6]) for value in (
         '1' * 5000, '[' * DEEP, '[' * DEEP + ']' * DEEP,
         '{"a":' * DEEP + '1' + '}' * DEEP))])
@@ -94,9 +88,7 @@ DRAFT, FINAL = '```python\na\n```\n#### 1\n', '```python\nb\n```\n#### 2'
     (f'{DRAFT}</think>{FINAL}', True),
     (f'<think>\n{DRAFT}</think>\n{DRAFT}<think>\nhm\n</think>\n{FINAL}', True),
     (f'<think>\n<think>\n</think>\n{DRAFT}</think>\n{FINAL}', True),
-    (f'< think>\n</ think>\n<THINK>\n{FINAL}', True),  # Not tags.
     # Not closed, or nothing after the tag.
-    (f'{DRAFT}<think>\nhm', False),
     (f'<think>\nhm\n</think>\n{DRAFT}<think>\n{DRAFT}', False),
     (f'{DRAFT}<think>\n{DRAFT}</think>', False)])
 def test_thinking_is_ignored(given, has_reply):
@@ -127,11 +119,9 @@ def test_last_json_line(given, value):
     (r'\boxed{1} or \boxed{2}', '2'), (r'\boxed{}', ''),
     (r'\boxed{1} and \boxed{2', '1'), (r'\boxed{\boxed{3}}', '3'),
     (r'\boxed{\{1,2\}}', r'\{1,2\}'), (r'\boxed{\{1}', r'\{1'),
-    ('\\boxed{a\nb}', 'a\nb'), (r'} \boxed{1} }', '1'),
-    (r'{ { \boxed{1}', '1'), (r'<think>\boxed{1}</think> \boxed{2}', '2'),
-    (r'\boxed {5}', '5'), ('\\boxed\n {\\frac {1} {2}}', r'\frac {1} {2}'),
-    (r'\boxed 1', None), (r'\boxed{1', None), ('boxed{1}', None),
-    (r'\\boxed{1}', None), (r'\boxed{1} <think>', None)])
+    (r'} { \boxed{1} }', '1'), (r'<think>\boxed{1}</think> \boxed{2}', '2'),
+    ('\\boxed\n {\\frac {1}\n {2}}', '\\frac {1}\n {2}'),
+    (r'\boxed 1', None), (r'\boxed{1', None), (r'\\boxed{1}', None)])
 def test_last_boxed(given, box):
   assert text.last_boxed(given) == box
 

@@ -1,9 +1,7 @@
 """Published rows of the benchmarks become tasks, and bad rows are named."""
 
 import base64
-import dataclasses
 import json
-import pathlib
 import pickle
 import zlib
 
@@ -13,7 +11,6 @@ from environments import datasets
 from environments.programming import benchmarks_dataset_builder as benchmarks
 from environments.programming import problems
 from tests.environments import dataset_files_test
-from tests.environments.programming import examples
 
 Case = problems.Case
 
@@ -161,23 +158,17 @@ BAD_ROWS = {
         ({'input_output': ''}, 'it has no tests'),
         ({'input_output': '{"inputs": ["1"], "outputs": []}'}, 'shorter'),
         ({'input_output': '{"inputs": ["1"'}, 'JSONDecodeError'),
-        ({'input_output': '{"inputs": [1], "outputs": ["1"]}'}, 'int found'),
         ({'input_output': '{"fn_name": "f", "inputs": [1], "outputs": [1]}'},
          'the arguments of a test'),
-        ({'input_output': f'{{"inputs": [{"9" * 60_000}]}}'}, 'Exceeds'),
-        ({'solutions': '[1]'}, 'a string'),
         ({'question': 'a' * 30_000}, '30000 bytes')]),
     'code_contests': (CODE_CONTESTS, [
-        ({'private_tests': {'input': ['1'], 'output': []}}, 'shorter'),
         ({'solutions': {'language': [3]}}, 'solution'),
         ({'time_limit': {'seconds': 10**9, 'nanos': 0}}, 'time_limit=')]),
     'livecodebench': (LIVECODEBENCH, [
         ({'private_test_cases': packed([STDIN])}, 'not list'),
-        ({'private_test_cases': packed(len)}, 'names builtins.len'),
         ({'private_test_cases': packed(STDIN)[:-8]}, 'Error'),
         ({'metadata': '[]'}, "'list'")]),
     'humaneval': (HUMANEVAL, [
-        ({'test': 'x = 1'}, 'no function check'),
         ({'test': 'def check(candidate):\n    assert True\n'},
          'assert nothing'),
         ({'entry_point': ''}, 'entry_point')]),
@@ -211,9 +202,8 @@ def test_large_and_excess_tests_are_dropped(tmp_path, caplog, monkeypatch):
   inputs = [letter * size for letter, size in (
       ('a', 300), ('a', 500), ('b', 300), ('c', 300), ('d', 300))]
   rows = [
-      apps_row({'inputs': inputs, 'outputs': list('12345')}),
-      apps_row({'inputs': list(map(str, range(20))), 'outputs': ['1'] * 20}),
-      apps_row({'inputs': ['a' * 500], 'outputs': ['1']})]
+      apps_row({'inputs': x, 'outputs': ['1'] * len(x)})
+      for x in (inputs, list(map(str, range(20))), inputs[1:2])]
   files = {'train.jsonl': rows, 'test.jsonl': rows}
   first, second = load(tmp_path, 'apps', files, 'test')
   assert [case.input[0] for case in first.cases] == ['a', 'b', 'c']
@@ -225,30 +215,19 @@ def test_large_and_excess_tests_are_dropped(tmp_path, caplog, monkeypatch):
 
 
 class Evil:
-  """Writes a file when it is unpickled."""
-
-  def __init__(self, path):
-    self._path = path
+  """Raises an error when it is unpickled."""
 
   def __reduce__(self):
-    return pathlib.Path.touch, (self._path,)
+    return divmod, (1, 0)
 
 
-def test_pickles_run_no_code(tmp_path):
-  path = tmp_path / 'touched'
-  with pytest.raises(pickle.UnpicklingError, match='the pickle names'):
-    benchmarks.unpack_private_cases(packed(Evil(path)))
-  assert not path.exists()
-  pickle.loads(pickle.dumps(Evil(path)))
-  assert path.exists()  # The unrestricted loader runs it.
+def test_pickles_run_no_code():
+  with pytest.raises(ZeroDivisionError):  # The unrestricted loader runs it.
+    pickle.loads(pickle.dumps(Evil()))
+  with pytest.raises(pickle.UnpicklingError, match='names builtins.divmod'):
+    benchmarks.unpack_private_cases(packed(Evil()))
 
 
-def test_packed_tests_are_small_and_equal():
-  cases = (Case(((1, 2), {3: 'é'}, b'\x00'), ([None, True], 1.5)),) * 1000
-  problem = examples.make(tests=problems.pack_cases(cases))
-  assert len(problem.tests) < 1000 and problem.cases == cases
-  task = dataclasses.asdict(problem)
-  assert problems.from_task(task) == problem
-  del task['statement']
-  with pytest.raises(ValueError, match="has no field 'statement'"):
-    problems.from_task(task)
+def test_tasks_of_other_data_are_refused():
+  with pytest.raises(ValueError, match="'maze' has no field 'statement'"):
+    problems.from_task({'task_id': 'maze'})

@@ -14,7 +14,6 @@ Status = sandbox_lib.Status
     ('return x + y', [], Status.OK),
     ('return x + y if x != 3 else 0', [3], Status.OK),
     ('return (x + y, "a")[x == "a"]', [2], Status.OK),
-    ('return None', [0, 1, 2, 3, 4], Status.OK),
     ('if x == "a": raise KeyError("no")\n  return x + y', [2], Status.ERROR),
     # An error outside of an assert ends `check`.
     ('if x == [1]: raise KeyError\n  return x + y', [4], Status.ERROR),
@@ -50,22 +49,12 @@ def add(x, y):
       'position 0--1: odd', 'not reached')
 
 
-EXPECTS_ERROR = '''
-def check(candidate):
-    try:
-        candidate(1, 'a')
-    except TypeError:
-        pass
-    else:
-        assert False  # A constant is not counted.
-    assert candidate(1, 1) == 2
-'''
 EXPECTS_ERRORS = '''
 def check(candidate):
     for i in range(20):
         try:
             candidate(i, 'a')
-            assert 0, 'no error'
+            assert 0, 'no error'  # A constant is not counted.
         except TypeError:
             pass
     assert candidate(1, 1) == 2
@@ -98,17 +87,13 @@ NOT_PLAIN = 'TypeError: arguments that are not plain'
 
 
 @pytest.mark.parametrize('check, program, errors', [
-    (EXPECTS_ERROR, examples.ADD, ['']),
-    (EXPECTS_ERROR, 'def add(x, y):\n  return x + y if x == y else 1 / 0',
-     ['not reached']),
     (EXPECTS_ERRORS, examples.ADD, ['']),
     (EXPECTS_ERRORS, 'def add(x, y): return 2 if x != 19 else x + y',
      ['not reached']),
     ('def check(candidate):\n'
      '  assert all(map(lambda i: candidate(i, 0) == i, [1, 2]))',
      'def add(x, y): raise StopIteration', ['Exception: StopIteration']),
-    (EXPECTS_ERROR.replace('TypeError', 'RuntimeError'),
-     'class Own(Exception): pass\n'
+    (EXPECTS_ERRORS, 'class Own(TypeError): pass\n'
      'def add(x, y):\n  if x != y: raise Own\n  return 2', ['not reached']),
     # A value that would take the trainer seconds to decode.
     (f'{examples.CHECK.partition("    assert candidate(0")[0]}',
@@ -134,12 +119,6 @@ def test_other_forms_of_tests(sandbox, check, program, errors):
 VALUES = {
     'generator': (
         'def f(x): yield from x', 'f([1]) != [1] and next(f([1])) == 1'),
-    'iterator read twice': (
-        'def f(x): return iter(x)',
-        '(lambda i: list(i) == [1] and list(i) == [])(f([1]))'),
-    'items': (
-        'def f(x): return x.items()',
-        'list(f({1: 2})) == [(1, 2)] and f({1: 2}) != [(1, 2)]'),
     'order of an OrderedDict': (
         'def f(x):\n  x.move_to_end(1)\n  return x',
         '(lambda d: list(f(d)) == list(d) == [3, 1])('
@@ -147,17 +126,9 @@ VALUES = {
     'array': (
         'import numpy\nf = numpy.array',
         'f([1, 2]).tolist() == [1, 2] and (f([1, 2]) == [1, 2]).all()'),
-    'numpy matrix': (
-        'import numpy\nf = numpy.matrix', '(f([[1, 2]]) == [[1, 2]]).all()'),
-    'match': (
-        'import re\ndef f(x): return re.match("a", x)',
-        'f("a") and not f("b") and f("a") is not None and f("a") != "a"'),
     'object': (
         'class A:\n  def __bool__(self): return False\ndef f(x): return A()',
         'not f(1) and f(1) is not None and f(1) != 0'),
-    'argument': (
-        'def f(x):\n  x.sort()\n  x.append(9)',
-        '(lambda x: f(x) is None and x == [1, 2, 9])([2, 1])'),
     'order of an argument': (
         'def f(x): x[1] = x.pop(1)',
         '(lambda x: f(x) is None and list(x) == [3, 1])({1: 2, 3: 4})'),
@@ -170,8 +141,6 @@ VALUES = {
     'function': (
         'def f(x): return lambda y, z=1: x + y + z',
         'f(1)(2) == 4 and f(1)(2, z=3) == 6 and callable(f(1))'),
-    'function of functions': (
-        'def f(x): return lambda y: lambda z: x + y + z', 'f(1)(2)(3) == 6'),
     'function with a state': (
         'def f(x):\n  def g():\n    nonlocal x\n    x += 1\n    return x\n'
         '  return g', '(lambda g: [g(), g(), g()] == [2, 3, 4])(f(1))'),

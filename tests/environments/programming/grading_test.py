@@ -30,7 +30,6 @@ def test_stdin_programs_pass_with_equal_output(sandbox, program, passed):
 @pytest.mark.parametrize('program, passed', [
     ('def f(a, b): return a + b', [1, 1]),
     ('class Solution:\n  def f(self, a, b): return (*a, *b)', [1, 0]),
-    ('def f(a, b): return sorted(a + b)', [1, 0]),
     ('def g(a, b): return a + b', [0, 0]),
     # A class Solution without the function, one made at run time, and one that
     # precedes a function of the same name.
@@ -40,8 +39,6 @@ def test_stdin_programs_pass_with_equal_output(sandbox, program, passed):
      [1, 1]),
     # Not equal by `==`.
     ('import numpy\ndef f(a, b): return numpy.array([*a, *b])', [0, 0]),
-    ('def f(a: List[int], b): return list(chain(a, b)) if a[0] == 1 else "ab"',
-     [1, 1]),
     ('from __future__ import annotations\n'
      'def f(a, b): return list(chain(a, b)) if a[0] == 1 else "ab"', [1, 1]),
 ])
@@ -91,8 +88,7 @@ def test_output_limit_is_twice_the_longest_answer(sandbox):
 
 
 @pytest.mark.parametrize('statuses, num_runs', [
-    ('ooooooooo', 9), ('ttooooooo', 9), ('tttoooooo', 3), ('ototootoo', 7),
-    ('oeeeeeeee', 9), ('oiooooooo', 3)])
+    ('tteoooooo', 9), ('tttoooooo', 3), ('ototootoo', 7), ('oiooooooo', 3)])
 def test_third_timeout_or_sandbox_failure_ends_the_run(statuses, num_runs):
   problem = examples.make([(str(i), ['3']) for i in range(9)])
   meaning = {
@@ -104,10 +100,3 @@ def test_third_timeout_or_sandbox_failure_ends_the_run(statuses, num_runs):
   assert found.passed == tuple(
       i < num_runs and status == 'o' for i, status in enumerate(statuses))
   assert grading.any_failed(found.results) is ('i' in statuses)
-
-
-def test_time_limit_of_the_problem_holds(sandbox):
-  busy = f'import time\nwhile time.process_time() < 0.2: pass\n{SUM}'
-  for seconds, passed in ((0.1, False), (1.5, True)):
-    problem = examples.make(CASES[:1], time_limit=seconds)
-    assert grade(sandbox, problem, busy).passed == (passed,)

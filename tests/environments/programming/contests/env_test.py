@@ -41,10 +41,6 @@ def written(*pairs):
       for given, expected in pairs)
 
 
-def code(environment, state, program, role='coder'):
-  return environment.step(state, {role: block(program)})
-
-
 def run_cases(environment, state, *cases):
   return environment.step(state, {'tester': written(*cases)})
 
@@ -58,7 +54,6 @@ SPIN = 'import time\nwhile time.process_time() < 0.25: pass'
     (HALF, .5, block(RIGHT), Outcome.OK, (1, 1, 1)),
     (RIGHT, 1, block(RIGHT), Outcome.NO_EFFECT, (1, 1, 1)),
     (RIGHT, 1, block(HALF), Outcome.OK, (1, 1, .5)),
-    ('', 0, block('print(0)'), Outcome.OK, (1, 1, 0)),
     ('', 0, block('print(1)\nexit("SyntaxErrors are none")'),
      Outcome.PROGRAM_ERROR, (1, 0, 0)),
     ('', 0, block('print('), Outcome.PROGRAM_ERROR, (0, 0, 0)),
@@ -69,7 +64,6 @@ SPIN = 'import time\nwhile time.process_time() < 0.25: pass'
     ('', 0, block(SPIN), Outcome.TIMEOUT, (1, 0, 0)),
     # A reply without a program loses the previous one.
     ('x', .75, '', Outcome.PARSE_ERROR, (0, 0, 0)),
-    ('x', .75, f'<think>{block(RIGHT)}', Outcome.PARSE_ERROR, (0, 0, 0)),
 ])
 def test_coder_is_paid_for_passed_tests(
     sandbox, previous, rate, action, outcome, terms):
@@ -95,24 +89,22 @@ def test_coder_is_paid_for_passed_tests(
 
 
 def test_outcome_preset_pays_only_golden_tests(sandbox):
-  step = code(make(sandbox, reward='outcome'), start(), HALF)
+  environment = make(sandbox, reward='outcome')
+  step = environment.step(start(), {'coder': block(HALF)})
   assert (step.team_reward, step.local_rewards) == (.5, {'coder': 0})
 
 
-@pytest.mark.parametrize('value', [
-    '[' * 101 + ']' * 101, '{"a": ' * 200 + '1' + '}' * 200, '"\\ud83d"',
-    '{"\\ud83d": 1}'])
+@pytest.mark.parametrize('value', ['[' * 101 + ']' * 101, '"\\ud83d"'])
 def test_cases_that_cannot_enter_the_sandbox_are_malformed(sandbox, value):
   problem = examples.make(
       [((1, 2), [3])], entry_point='add', reference=examples.ADD)
-  step = code(make(sandbox), start(problem), examples.ADD)
+  state = start(problem, program=examples.ADD)
   for case in ((f'{value}\n1', '2'), ('1\n1', value)):
-    tested = run_cases(make(sandbox), step.state, case)
+    tested = run_cases(make(sandbox), state, case)
     assert tested.outcomes == {'tester': Outcome.PARSE_ERROR}
 
 
 @pytest.mark.parametrize('action, valid, correct, outcome', [
-    (written(('1 2', '3')), 1, 1, Outcome.OK),
     (written(('1 2', '3'), ('2 2', '5')), 1, .5, Outcome.OK),
     (written(('1 2', '3'), ('a b', '4')), .5, .5, Outcome.OK),
     (written(('a b', '4')), 0, 0, Outcome.ILLEGAL_ACTION),
@@ -124,8 +116,6 @@ def test_cases_that_cannot_enter_the_sandbox_are_malformed(sandbox, value):
     (written(*((f'{i} 1', f'{i + 1}') for i in range(9))), 1, 1, Outcome.OK),
     ('', 0, 0, Outcome.PARSE_ERROR),
     ('```output\n3\n```\n```input\n1 2\n```', 0, 0, Outcome.PARSE_ERROR),
-    ('```\n1 2\n```\n```\n3\n```', 0, 0, Outcome.PARSE_ERROR),
-    ('```input\n1 2\n```\n```output\n3', 0, 0, Outcome.PARSE_ERROR),
     ('```input\n1 2\n```\n' + written(('1 2', '3')), .5, .5, Outcome.OK),
 ])
 def test_tester_terms_and_outcome(sandbox, action, valid, correct, outcome):
@@ -157,9 +147,7 @@ def test_reference_must_exist_and_be_deterministic(sandbox, reference, terms):
     (RIGHT, 1.0, [('1 2', '4')], True, True, True, False),
     (HALF, .5, [('1 2', '4')], True, True, False, True),
     ('pass', 0.0, [('1 2', '')], False, False, False, False),
-    (RIGHT, 1.0, [], False, False, False, False),
     ('', 0.0, [('1 2', '3')], False, False, False, False),
-    ('', 0.0, [('1 2', '3')], True, True, False, True),
 ])
 def test_agreement_ends_the_episode_and_golden_tests_decide_success(
     sandbox, program, rate, cases, last, done, success, trunc):

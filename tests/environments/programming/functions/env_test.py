@@ -39,12 +39,9 @@ def start():
 
 @pytest.mark.parametrize('aux, main, points, outcomes', [
     (AUX, MAIN, (1, .5, 1, 1.5), (OK, OK)),
-    (f'```python\n{AUX}\n```', f'Here:\n{MAIN}\n', (1, .5, 1, 1.5), (OK, OK)),
     (AUX, WRAPPER, (1, .5, 1, .5), (OK, OK)),
     (AUX, ALONE, (1, .5, 1, 0), (OK, OK)),
     (AUX, IGNORING, (1, .5, 1, 1), (OK, OK)),
-    ('', ALONE, (.6, .5, 1, 0), (PARSE_ERROR, OK)),
-    ('def aux(x, y):\n  print(x)', ALONE, (.6, .5, 1, 0), (OK, OK)),
     # An aux without a return statement still exists.
     ('def aux(x, y): pass', 'def add(x, y):\n  z = aux(x, y)\n  if z: x = y\n'
      '  return x + y', (.6, .5, 1, 1.5), (OK, OK)),
@@ -91,8 +88,7 @@ def test_a_discussion_has_two_turns():
   assert make(None, 'discussion').max_turns == 2
 
 
-@pytest.mark.parametrize('num_tests, text', [
-    (1, '0 of 1'), (3, '1 of 3'), (0, '2 of 5'), (99, '2 of 5')])
+@pytest.mark.parametrize('num_tests, text', [(3, '1 of 3'), (0, '2 of 5')])
 def test_feedback_reports_the_first_asserts(sandbox, num_tests, text):
   environment = make(sandbox, max_turns=2, feedback_tests=num_tests)
   state = environment.step(start(), {'aux': AUX, 'main': HALF}).state
