@@ -31,11 +31,9 @@ Reward terms, all 0 or 1 (`reward_terms` logs them before weighting):
 The team's term is paid once, when the episode ends. No term is an oracle.
 
 The *quality* of an action, from 0 to 1, is the weighted sum of its role's
-terms. A role is paid the difference to the quality of its action in the
-previous turn. All candidates of a group share the previous turn, so AT-GRPO
-compares the quality, which is the paper's local reward. Over an episode the
-differences add up to the quality of the last action, so late answers and
-disagreement earn nothing, and an empty action has the minimum, 0.
+terms, which is the paper's local reward. A role is paid its change
+(`env_api.pay_change`), so late answers and disagreement earn nothing, and an
+empty action has the minimum, 0.
 
 Presets (`REWARDS`): `mixed` has the weights of the paper. With `outcome` only
 the team's checker pays, so a step that does not end the episode has no
@@ -120,7 +118,6 @@ class Attempt:
 
   role: str
   answer: str | None  # None if there is no box or printed line.
-  quality: float = 0.0  # The weighted sum of the reward terms.
   text: str = ''  # The program of a tool; the reply of another role.
   output: str = ''  # Stdout of the program.
   error: str = ''  # The last line of its stderr, if the program failed.
@@ -135,6 +132,7 @@ class State:
   gold: str  # The correct answer, which no prompt contains.
   turn: int = 0  # Completed turns.
   attempts: tuple[Attempt, ...] = ()  # The attempts of all turns, in order.
+  qualities: env_api.Qualities = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,9 +234,8 @@ class Mathematics(env_api.Sequential):
       program_runs: int = 0) -> env_api.Step:
     """Computes the rewards; the last role also ends the turn."""
     role = attempt.role
-    quality = sum(
-        weight * terms[name] for name, weight in self.weights[role].items())
-    previous = [x.quality for x in state.attempts if x.role == role]
+    reward, qualities = env_api.pay_change(state.qualities, role, sum(
+        weight * terms[name] for name, weight in self.weights[role].items()))
     turn, done, agreed = state.turn, False, False
     if role == self.roles[-1]:
       turn += 1
@@ -252,12 +249,11 @@ class Mathematics(env_api.Sequential):
       done = agreed or turn >= self.max_turns
       terms = {'solved': float(done and is_correct), **terms}
     success = done and is_correct
-    attempt = dataclasses.replace(attempt, quality=quality)
     return env_api.Step(
         state=dataclasses.replace(
-            state, turn=turn, attempts=(*state.attempts, attempt)),
-        team_reward=float(success),
-        local_rewards={role: quality - (previous[-1] if previous else 0.0)},
+            state, turn=turn, attempts=(*state.attempts, attempt),
+            qualities=qualities),
+        team_reward=float(success), local_rewards={role: reward},
         reward_terms=terms, done=done, success=success,
         truncated=done and not agreed and not success,
         outcomes={role: outcome}, program_runs=program_runs)

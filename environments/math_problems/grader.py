@@ -66,10 +66,6 @@ _EXIT_CODES = {
 }
 
 
-class _FailedError(OSError):
-  """The grader died or hung twice."""
-
-
 def check_installed() -> None:
   """Raises ValueError if math-verify is not installed."""
   if importlib.util.find_spec('math_verify') is None:
@@ -86,37 +82,31 @@ def grade(answer: str, gold: str) -> Verdict:
     return Verdict.CUT_OFF
   try:
     return _grade(answer, gold)
-  except _FailedError:
+  except OSError:
     return Verdict.FAILED
 
 
 @functools.lru_cache(maxsize=4096)
 def _grade(answer: str, gold: str) -> Verdict:
-  """Asks the grader; raises _FailedError so that failures are not cached."""
+  """Asks the grader; raises OSError so that failures are not cached."""
   global _grader
   request = json.dumps([answer, gold, CPU_SECONDS]).encode() + b'\n'
   with _lock:
     for _ in range(2):
+      verdict = Verdict.FAILED
       try:
         if _grader is None or _grader.owner != os.getpid():
           _grader = _Grader()
         verdict = _grader.ask(request)
-        if verdict is not Verdict.FAILED:
-          return verdict
       except (OSError, ValueError):
         pass
-      except BaseException:  # The next request must not read this verdict.
-        _close()
-        raise
-      _close()
-  raise _FailedError
-
-
-def _close():
-  global _grader
-  if _grader is not None:
-    _grader.close()
-    _grader = None
+      finally:  # After an interrupt, the next request must not read this reply.
+        if verdict is Verdict.FAILED and _grader is not None:
+          _grader.close()
+          _grader = None
+      if verdict is not Verdict.FAILED:
+        return verdict
+  raise OSError('the grader died or hung twice')
 
 
 class _Grader:
@@ -126,7 +116,7 @@ class _Grader:
     self.owner = os.getpid()  # A fork of this process needs another grader.
     self._connection, other = socket.socketpair()
     with other:
-      self._process = subprocess.Popen(
+      self.process = subprocess.Popen(
           [sys.executable, '-X', 'utf8', '-m',
            'environments.math_problems.grader', str(other.fileno())],
           # A fixed hash seed gives sets the same order every time.
@@ -143,10 +133,6 @@ class _Grader:
       self.close()
       raise
 
-  @property
-  def pid(self) -> int:
-    return self._process.pid
-
   def ask(self, request: bytes) -> Verdict:
     """Returns the verdict on a pair; OSError or ValueError on failure."""
     return Verdict(self._ask(request, _WALL_SECONDS).decode().strip())
@@ -159,10 +145,10 @@ class _Grader:
   def close(self) -> None:
     """Kills the process and its fork."""
     try:
-      os.killpg(self._process.pid, signal.SIGKILL)
+      os.killpg(self.process.pid, signal.SIGKILL)
     except ProcessLookupError:
       pass
-    self._process.wait()
+    self.process.wait()
     self._lines.close()
     self._connection.close()
 

@@ -41,8 +41,7 @@ def play(environment, *actions, task=TASK):
 @pytest.mark.parametrize('action, quality, outcome', [
     (r'\boxed{42}', 1, OK), (r'\boxed{41}', .2, OK),
     (r'\boxed{}', 0, PARSE_ERROR), (r'\boxed{ }', 0, PARSE_ERROR),
-    ('42', 0, PARSE_ERROR), ('', 0, PARSE_ERROR),
-    (r'<think>\boxed{42}', 0, PARSE_ERROR),
+    ('42', 0, PARSE_ERROR), (r'<think>\boxed{42}', 0, PARSE_ERROR),
     (rf'\boxed{{{"9" * (grader.MAX_LETTERS + 1)}}}', .2, Outcome.TIMEOUT)])
 def test_reasoner_reward_and_outcome(action, quality, outcome):
   *_, step = play(make('41\n'), program(), action)
@@ -51,9 +50,8 @@ def test_reasoner_reward_and_outcome(action, quality, outcome):
 
 
 @pytest.mark.parametrize('stdout, quality, outcome', [
-    ('42\n', 1, OK), ('6*7 =\n42', 1, OK), ('42.0', 1, OK), ('[42]', 1, OK),
-    ('41', .2, OK), ('(1, 2)', .2, OK), ('Fraction(1, 2)', .2, OK),
-    ('six', .1, PARSE_ERROR), ('', 0, PARSE_ERROR), ('\n\n', 0, PARSE_ERROR),
+    ('6*7 =\n42', 1, OK), ('42.0', 1, OK), ('[42]', 1, OK), ('41', .2, OK),
+    ('(1, 2)', .2, OK), ('Fraction(1, 2)', .2, OK), ('\n\n', 0, PARSE_ERROR),
     ('the answer is 42', .1, PARSE_ERROR), ('4' * 300, .1, PARSE_ERROR),
     ('__import__("os").getpid()', .1, PARSE_ERROR)])
 def test_tool_reward_and_outcome(stdout, quality, outcome):

