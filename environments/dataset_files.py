@@ -114,16 +114,12 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
           allow_patterns=[*itertools.chain(*files.split_files.values())]))
     except Exception as error:  # Also those of proxies and of hf-xet.
       reason = ' '.join(str(error).split())
-      splits = ', '.join(f'{split}.jsonl' for split in files.split_files)
       raise ValueError(
-          f'The data set {files.name} is missing: {manual_folder} does not '
-          f'exist, and {files.hub_repo} cannot be downloaded ({reason}).\n'
-          'On a machine with a network, run\n'
-          f'  hf download {files.hub_repo} --repo-type dataset --revision '
-          f'{files.hub_revision} --local-dir {manual_folder}\n'
-          'and copy the folder here if that is another machine. Or write '
-          f'{splits} with the fields {", ".join(files.fields)} into the folder.'
-      ) from error
+          f'{manual_folder} does not exist, and {files.hub_repo} cannot be '
+          f'downloaded ({reason}); on a machine with a network, run `hf '
+          f'download {files.hub_repo} --repo-type dataset --revision '
+          f'{files.hub_revision} --local-dir {manual_folder}`, and copy the '
+          'folder here.') from error
 
 
 def _find_files(

@@ -60,13 +60,12 @@ def _read_json_lines(path: pathlib.Path) -> Iterator[Row]:
     try:
       row = json.loads(line)
       json.dumps(row, ensure_ascii=False).encode()  # No lone surrogates.
+      if not isinstance(row, dict):
+        raise ValueError('not an object')
     except (RecursionError, ValueError) as error:
       raise ValueError(
-          f'{path}, row {number}: the line is not JSON in UTF-8 ({error}); '
-          'is the file truncated?') from error
-    if not isinstance(row, dict):
-      raise ValueError(
-          f'{path}, row {number}: the line is not a JSON object.')
+          f'{path}, row {number}: the line is not a JSON object in UTF-8 '
+          f'({error}); is the file truncated?') from error
     yield row
 
 

@@ -57,55 +57,44 @@ class Builder(datasets.TaskBuilder):
         load('polaris', 'train'), [*itertools.chain(*tests.values())])
     train, validation = _hold_out(train)
     train, like_validation = remove_overlaps(train, validation)
-    removed += like_validation
+    removed |= like_validation
     self.info.metadata['removed'] = removed
     logging.warning(
         'removed %d training problems that overlap with a test or with '
         'validation%s', len(removed), ''.join(
-            f'\n  {x["task_id"]}: {x["overlaps"]}, ratio {x["ratio"]:.2f}'
-            for x in removed))
+            f'\n  {task_id}: {other}' for task_id, other in removed.items()))
     return {'train': train, 'validation': validation, **tests}
 
 
 def remove_overlaps(
     tasks: Sequence[Task], tests: Sequence[Task],
-) -> tuple[list[Task], list[dict[str, Any]]]:
-  """Returns the tasks without overlap, and a record of each removed one.
+) -> tuple[list[Task], dict[str, str]]:
+  """Returns the tasks without overlap, and the ids of the others.
 
-  A record has `task_id`, the `task_id` of the test that it `overlaps` most, and
-  the `ratio` of common runs, 1 for equal words. Ties name the first test.
+  The task_id of each removed task has that of the first test it overlaps with.
   """
   test_words = [_words(test['problem']) for test in tests]
   test_runs = list(map(_runs, test_words))
-  first_with_words = {}
-  for index, words in enumerate(test_words):
-    first_with_words.setdefault(words, index)
+  tests_with_words = collections.defaultdict(list)
   tests_with_run = collections.defaultdict(list)
-  for index, runs in enumerate(test_runs):
-    for run in runs:
+  for index, words in enumerate(test_words):
+    tests_with_words[words].append(index)
+    for run in test_runs[index]:
       tests_with_run[run].append(index)
-
-  def best_overlap(words: tuple[str, ...]) -> tuple[float, int]:
-    """The largest ratio of common runs, and the negative index of its test."""
-    if words in first_with_words:
-      return 1.0, -first_with_words[words]
+  kept, removed = [], {}
+  for task in tasks:
+    words = _words(task['problem'])
     runs = _runs(words)
     num_common = collections.Counter(
         index for run in runs for index in tests_with_run.get(run, ()))
-    return max((
-        (num / min(len(runs), len(test_runs[index])), -index)
-        for index, num in num_common.items() if num >= MIN_COMMON_RUNS),
-        default=(0.0, 0))
-
-  kept, removed = [], []
-  for task in tasks:
-    ratio, index = best_overlap(_words(task['problem']))
-    if ratio < MIN_OVERLAP:
-      kept.append(task)
+    overlapping = tests_with_words.get(words, []) + [
+        index for index, num in num_common.items() if num >= max(
+            MIN_COMMON_RUNS,
+            MIN_OVERLAP * min(len(runs), len(test_runs[index])))]
+    if overlapping:
+      removed[task['task_id']] = tests[min(overlapping)]['task_id']
     else:
-      removed.append({
-          'task_id': task['task_id'], 'overlaps': tests[-index]['task_id'],
-          'ratio': ratio})
+      kept.append(task)
   return kept, removed
 
 

@@ -22,7 +22,7 @@ GOOD = {'text': 'a', 'level': 1, 'unread': None}
     ('rows.jsonl', b'{"text": "a", "level": 1}\n{"text": "b"}\n',
      "2: .*'level' is missing"),
     ('rows.jsonl', b'{"text": "a\\ud800", "level": 1}\n', '1: .*surrogate'),
-    ('rows.jsonl', b'[1]\n', '1: .*not a JSON object'),
+    ('rows.jsonl', b'[1]\n', '1: .*not an object'),
     ('rows.parquet', [{'text': 'a'}], ": field 'level' is missing"),
     ('rows.parquet', [GOOD, GOOD | {'level': None}], "2: field 'level'"),
     ('rows.parquet', b'PAR1', 'row 0: .*truncated'),

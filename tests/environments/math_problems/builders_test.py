@@ -99,8 +99,7 @@ def test_joined_data_set_trains_on_no_test_problem(
   assert [x['task_id'] for x in tests] == [f'{x}/test/0' for x in maths.TESTS]
   builder = datasets._prepared_builder(maths, str(tmp_path), None)
   removed = builder.info.metadata['removed']
-  assert removed[0] == {
-      'task_id': 'polaris/train/7', 'overlaps': 'aime24/test/0', 'ratio': 1.0}
+  assert removed['polaris/train/7'] == 'aime24/test/0'
   assert len(ids) + len(removed) == 22
   assert caplog.text.count('polaris/train/7: aime24/test/0') == 1
 
@@ -113,7 +112,6 @@ TEST = (
 CLOSING = (
     r' The answer can be written as $\frac{m}{n}$, where $m$ and $n$ are '
     'relatively prime positive integers. Find $m+n$.')
-HALF = TEST[:len(TEST) // 2] + ' and so on until there is none of them left'
 WORDS, TERMS = (
     ' '.join(f'{name}{i}x' for i in range(60)) for name in ('word', 'term'))
 
@@ -131,11 +129,11 @@ WORDS, TERMS = (
     # Short problems overlap only if their words are the same.
     ('Solve x + 1 = 2.', ['Solve $x+1=2$'], 0),
     ('Solve x + 1 = 3.', ['Solve $x+1=2$'], None),
-    # The largest ratio is named, and then the first test.
-    (TEST, [HALF, TEST, TEST], 1)])
+    # The first one is named.
+    (TEST, [WORDS, TEST, TEST], 1)])
 def test_overlap_needs_half_of_the_runs(problem, tests, index):
   kept, removed = maths.remove_overlaps(
       [{'task_id': 'p', 'problem': problem}],
       [{'task_id': i, 'problem': x} for i, x in enumerate(tests)])
   assert len(kept) + len(removed) == 1
-  assert (removed[0]['overlaps'] if removed else None) == index
+  assert removed.get('p') == index

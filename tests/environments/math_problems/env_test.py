@@ -95,13 +95,3 @@ def test_program_seconds_set_both_time_limits():
       sandbox=sandbox_lib.Sandbox('/nowhere'), program_seconds=7.0)
   limits = environment.sandbox.limits
   assert (limits.cpu_seconds, limits.wall_seconds) == (7.0, 10.5)
-
-
-def test_requests_end_the_prompts_of_small_models():
-  for team, words in (
-      ('tool', '```python block.'), ('solo', 'Think step by step. End your')):
-    environment = maths.make_environment(
-        team=team, max_turns=1, reward='mixed',
-        sandbox=sandbox_lib.Sandbox('/nowhere'), request=True)
-    _, message = environment.observe(environment.reset(TASK), team)
-    assert words in message['content'].splitlines()[-1]

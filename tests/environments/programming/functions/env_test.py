@@ -93,15 +93,3 @@ def test_feedback_reports_the_first_asserts(sandbox, num_tests, text):
   environment = make(sandbox, max_turns=2, feedback_tests=num_tests)
   state = environment.step(start(), {'aux': AUX, 'main': HALF}).state
   assert f'Tests: {text} hold.' in prompt(environment, state, 'main')
-
-
-def test_roles_see_only_their_own_replies(sandbox):
-  environment = make(sandbox, max_turns=3)
-  secret = AUX.replace('return', '# sesame\n  return')
-  state = start()
-  for _ in range(2):
-    state = environment.step(state, {'aux': secret, 'main': MAIN}).state
-  assert 'sesame' in prompt(environment, state, 'aux')
-  assert 'sesame' not in prompt(environment, state, 'main')
-  assert 'total' not in prompt(environment, state, 'aux')
-  assert len(environment.observe(state, 'aux')) == 6
