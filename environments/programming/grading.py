@@ -42,10 +42,10 @@ class Grade:
 def grade(
     sandbox: sandbox_lib.Sandbox, problem: problems.Problem, program: str,
     cases: Sequence[problems.Case]) -> Grade:
-  """Grades a program on cases of the kinds stdin and call."""
+  """Grades a program, or '', on cases of the kinds stdin and call."""
   longest = max(
       (_size(answer) for case in cases for answer in case.answers), default=0)
-  results = run(
+  results = [] if not program else run(
       sandbox, problem, program, [case.input for case in cases], longest)
   same = (
       comparisons.same_value if problem.entry_point
@@ -64,13 +64,9 @@ def run(
     output_bytes: int = 0) -> list[sandbox_lib.ProgramResult]:
   """Returns results of the inputs that were run, a prefix of `inputs`.
 
-  Args:
-    sandbox: its limits are replaced by those of the problem.
-    problem: its tests are not used.
-    program: source code.
-    inputs: texts for stdin, arguments of the function, or calls to make in
-      turn if the tests are code.
-    output_bytes: size of a correct output; a program may print twice as much.
+  `inputs` are texts for stdin, arguments of the function, or calls to make in
+  turn if the tests are code. The limits of the sandbox are replaced by those of
+  the problem. A program may print twice `output_bytes`.
   """
   seconds = problem.time_limit
   sandbox = dataclasses.replace(sandbox, limits=sandbox_lib.Limits(

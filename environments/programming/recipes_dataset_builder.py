@@ -22,12 +22,7 @@ _MAKERS = {'contests': recipes.contest, 'functions': recipes.function}
 
 def make_splits(
     kind: str, sizes: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
-  """Generates splits of distinct recipes, the same for both kinds.
-
-  Args:
-    kind: 'contests' or 'functions'.
-    sizes: split -> number of tasks.
-  """
+  """Generates splits of distinct recipes, the same for both kinds."""
   def random_task(rng: np.random.Generator, split: str) -> dict[str, Any]:
     del split
     return vars(_MAKERS[kind](*recipes.random_recipe(rng)))

@@ -38,26 +38,20 @@ The outcome of an action is the first that applies:
                                 reference solution gives
 
 All terms are oracles: no agent sees golden tests or the reference solution. The
-team's rewards of an episode add up to the pass rate of the last program.
-Candidates of one group share the previous program, so their team rewards differ
-as in the paper.
+team's rewards of an episode add up to the pass rate of the last program. A role
+is paid the change of its weighted local terms (`env_api.pay_change`). Without a
+reference solution the tester's terms are not logged and pay 0.
 
 Doing nothing earns nothing. A reply without a program submits an empty one,
 which passes nothing. `compiles` and `smoke` are 0 for a program that prints
 nothing or returns None. A case is wrong if the empty program passes it, or if
-it repeats another case with different spacing. A role is paid the change of its
-weighted local terms since its previous action, so a longer episode pays no
-more. Without a reference solution the tester's terms are not logged and pay 0.
+it repeats another case with different spacing.
 
-Deviations from the authors' code:
-
-1. Roles act one after another and see the complete previous turn.
-2. Golden tests decide success, and evaluation uses all of them.
-3. The team is paid once for a golden test.
-4. The reference solution runs, so that the tester can be paid.
-5. Blocks are parsed, never evaluated.
-6. Output on stderr is not an error.
-7. A failure of the sandbox is not a reward of 0.
+Deviations from the authors' code: roles act one after another and see the
+complete previous turn; golden tests decide success, and evaluation uses all of
+them; the team is paid once for a golden test; the reference solution runs, so
+that the tester can be paid; blocks are parsed, never evaluated; output on
+stderr is no error; a failure of the sandbox is not a reward of 0.
 """
 
 from __future__ import annotations
@@ -158,9 +152,7 @@ class Contest(env_api.Sequential):
     """Grades the program of a reply."""
     program = text_lib.last_program(action) or ''
     tests = state.problem.cases
-    grade = grading.Grade((), (False,) * len(tests))
-    if program:
-      grade = grading.grade(self.sandbox, state.problem, program, tests)
+    grade = grading.grade(self.sandbox, state.problem, program, tests)
     smoke = grade.results[:_SMOKE_TESTS]
     has_effect = bool(program) and (
         grade.pass_rate > 0 or not all(map(_is_silent, smoke)))
@@ -186,14 +178,12 @@ class Contest(env_api.Sequential):
           (x.status for x in smoke if x.status is not _OK), _OK)]
     after = dataclasses.replace(
         state, program=program, pass_rate=grade.pass_rate)
-    done = False
     if role == 'solo':
-      done = self._is_last_turn(state)
       after = dataclasses.replace(
           after, turn=state.turn + 1, report=prompts.Report(program))
     return self._make_step(
-        after, role, terms, outcome, team_reward=improvement, done=done,
-        program_runs=len(grade.results))
+        after, role, terms, outcome, team_reward=improvement,
+        done=after.turn >= self.max_turns, program_runs=len(grade.results))
 
   def _test(self, state: State, action: str) -> env_api.Step:
     """Grades the cases of a reply and runs the coder's program on them."""
@@ -214,10 +204,8 @@ class Contest(env_api.Sequential):
       outcome = _Outcome.ILLEGAL_ACTION
     mismatches = ()
     if usable:
-      grade = grading.Grade((), (False,) * len(usable))
-      if state.program:
-        grade = grading.grade(self.sandbox, problem, state.program, usable)
-        results = [*results, *grade.results]
+      grade = grading.grade(self.sandbox, problem, state.program, usable)
+      results = [*results, *grade.results]
       mismatches = tuple(
           prompts.make_mismatch(case, problem, _describe_run(
               problem, grade, index) if state.program else 'no program')
@@ -230,7 +218,7 @@ class Contest(env_api.Sequential):
             state.program, len(usable), mismatches))
     return self._make_step(
         after, 'tester', terms, outcome, team_reward=0.0,
-        done=agree or self._is_last_turn(state), agree=agree,
+        done=agree or after.turn >= self.max_turns, agree=agree,
         program_runs=len(results))
 
   def _grade_cases(
@@ -256,9 +244,6 @@ class Contest(env_api.Sequential):
         'valid': sum(is_valid) / num_written,
         'correct': num_correct / num_written,
     }, [*first.results, *second.results]
-
-  def _is_last_turn(self, state: State) -> bool:
-    return state.turn + 1 >= self.max_turns
 
   def _make_step(
       self, state: State, role: str, terms: Mapping[str, float],

@@ -43,16 +43,14 @@ runs for each of them.
 
 Deviations from the released code:
 
-1. Asserts run in another process (`environments.programming.checks`). Asserts
-   in loops, over several lines, and on variables count; the released code drops
-   or fails them.
+1. Asserts run in another process (`environments.programming.checks`), with 3 s
+   per call instead of 10 s. Asserts in loops, over several lines, and on
+   variables count; the released code drops or fails them.
 2. The deduction for an ignored value works; the pattern of the released code
    never matches. A value bound to a name that is never read is ignored, too.
 3. The program can call everything that the prompt defines.
-4. After a batch with the third timeout the remaining calls are not made, and
-   their asserts fail. A call may take 3 s instead of 10 s.
-5. There is one kind of feedback, the most detailed of four.
-6. A main function that defines an aux of its own does not cooperate. In a trial
+4. There is one kind of feedback, the most detailed of four.
+5. A main function that defines an aux of its own does not cooperate. In a trial
    with Qwen2.5-Coder-0.5B, such functions earned the cooperation's points.
 """
 
@@ -184,14 +182,7 @@ class Functions:
   def _score(
       self, problem: problems.Problem, aux: str, main: str, program: str
   ) -> tuple[dict[str, float], checks.Verdict | None]:
-    """Returns the terms, and the verdict if the tests ran.
-
-    Args:
-      problem: has the tests.
-      aux: source of the function `aux`, or ''.
-      main: source of the main function, or ''.
-      program: both, after the imports.
-    """
+    """Returns the terms, and the verdict if the tests ran."""
     terms = {'structure': 0.0, 'syntax': 0.0, 'tests': 0.0, 'cooperation': 0.0}
     if source.has_return(aux):
       terms['structure'] = 0.4

@@ -128,14 +128,9 @@ def feedback(
     verdict: checks.Verdict | None, num_tests: int) -> str:
   """Describes definitions, syntax and failing asserts, and how main uses aux.
 
-  Args:
-    role: 'aux', 'main' or 'solo'. Only main is told how it uses aux.
-    name: name of the main function.
-    aux: source of the function `aux`, or ''.
-    main: source of the main function, or ''.
-    program: both, after the imports.
-    verdict: test results, if the tests ran.
-    num_tests: number of asserts to report; 0 reports all.
+  `name` is that of the main function, whose source is `main`. The `program` is
+  aux and main after the imports. At most `num_tests` asserts are reported, or
+  all if it is 0.
   """
   lines = [] if role == 'solo' else [_describe_definition(source.AUX, aux)]
   lines.append(_describe_definition(name, main))

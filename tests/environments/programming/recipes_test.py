@@ -1,7 +1,6 @@
 """Generated recipes, their programs and their tests."""
 
 import io
-import itertools
 
 import numpy as np
 import pytest
@@ -48,20 +47,6 @@ def test_recipe_worked_out_by_hand():
       'a=[x*3 for x in a]\na=a[1:]\nprint(sum(a))\n')
   assert recipe.solve([10, 11, 5, 20, 30]) == 3 * 20 + 3 * 30
   assert recipe.solve([]) == 0
-
-
-def test_tests_fail_for_neighbours_and_missing_steps(drawn):
-  for recipe, _, tests in drawn[:25]:
-    answers = solve_all(recipe, tests)
-    others = list(recipes.neighbours(recipe))
-    assert len(others) >= 8
-    assert all(solve_all(other, tests) != answers for other in others)
-    # No test accepts 0, or a recipe that lacks one or all steps.
-    assert 0 not in answers
-    for steps in ((), *itertools.combinations(recipe.steps, 2)):
-      other = recipes.Recipe(steps, recipe.question)
-      assert not any(
-          x == y for x, y in zip(answers, solve_all(other, tests)))
 
 
 @pytest.mark.parametrize('probability, low, high', [
