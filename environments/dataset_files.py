@@ -41,7 +41,6 @@ class Files(tfds.core.BuilderConfig):
 
   Attributes:
     hub_repo: 'owner/name' on the hub.
-    hub_revision: branch, tag or commit of the repository.
     split_files: split -> patterns of its files in the repository. The first
       pattern with a match is used; '*' also matches '/'. Files are read in the
       order of their names.
@@ -52,7 +51,6 @@ class Files(tfds.core.BuilderConfig):
   """
 
   hub_repo: str
-  hub_revision: str = 'main'
   split_files: Mapping[str, Sequence[str]]
   fields: Mapping[str, row_files.FieldType]
   parse: Callable[[Row], dict[str, Any]]
@@ -110,16 +108,15 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
     files = self.builder_config
     try:
       return pathlib.Path(huggingface_hub.snapshot_download(
-          files.hub_repo, repo_type='dataset', revision=files.hub_revision,
+          files.hub_repo, repo_type='dataset',
           allow_patterns=[*itertools.chain(*files.split_files.values())]))
     except Exception as error:  # Also those of proxies and of hf-xet.
       reason = ' '.join(str(error).split())
       raise ValueError(
           f'{manual_folder} does not exist, and {files.hub_repo} cannot be '
           f'downloaded ({reason}); on a machine with a network, run `hf '
-          f'download {files.hub_repo} --repo-type dataset --revision '
-          f'{files.hub_revision} --local-dir {manual_folder}`, and copy the '
-          'folder here.') from error
+          f'download {files.hub_repo} --repo-type dataset --local-dir '
+          f'{manual_folder}`, and copy the folder here.') from error
 
 
 def _find_files(

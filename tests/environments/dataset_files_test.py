@@ -66,13 +66,12 @@ def test_files_are_downloaded_from_the_hub(tmp_path, monkeypatch):
           [{'prompt': split}])
   assert datasets.load(TLDR, 'validation', str(tmp_path)) == [
       {'task_id': 'tldr/validation/0', 'text': 'validation'}]
-  assert (asked['repo_id'], asked['repo_type'], asked['revision']) == (
-      'trl-lib/tldr', 'dataset', 'main')
+  assert (asked['repo_id'], asked['repo_type']) == ('trl-lib/tldr', 'dataset')
   assert 'data/test-*.parquet' in asked['allow_patterns']
 
 
 @pytest.mark.parametrize('splits, words', [
-    ((), 'hf download trl-lib/tldr --repo-type dataset --revision main'),
+    ((), 'hf download trl-lib/tldr --repo-type dataset --local-dir'),
     (('train', 'test'), "split 'validation'.* it has test.jsonl, train.jsonl"),
     (('train', 'test', 'validation'), "split 'test' has no rows")])
 def test_missing_and_empty_splits_are_named(

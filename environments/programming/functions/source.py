@@ -49,7 +49,9 @@ def _find_parsed(text: str, name: str) -> str | None:
       continue
     part = textwrap.dedent(part)
     tree = _parse(part)
-    nodes = [] if tree is None else [tree]
+    if tree is None:
+      return None
+    nodes = [tree]
     while nodes:
       nodes = [x for node in nodes for x in ast.iter_child_nodes(node)]
       for node in reversed(nodes):
@@ -58,8 +60,6 @@ def _find_parsed(text: str, name: str) -> str | None:
           lines = part.split('\n')[first - 1:node.end_lineno]
           indent = lines[0][:len(lines[0]) - len(lines[0].lstrip())]
           return '\n'.join(x.removeprefix(indent) for x in lines)
-    if tree is None:
-      return None
   return None
 
 
