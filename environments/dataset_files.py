@@ -63,9 +63,9 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
   `BUILDER_CONFIGS` are `Files`. A task_id is 'name of the config/split/row'.
   """
 
-  def task(self, row: Row) -> dict[str, Any]:
-    """Converts a row to a task without task_id; see `Files.parse`."""
-    return self.builder_config.parse(row)
+  def task(self, row: Row, task_id: str) -> dict[str, Any]:
+    """Converts a row to a task; see `Files.parse`."""
+    return self.builder_config.parse(row) | {'task_id': task_id}
 
   def splits(self) -> dict[str, list[pathlib.Path]]:
     """Returns the files of each split."""
@@ -92,13 +92,13 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
     for index, (location, row) in enumerate(rows):
       task_id = f'{files.name}/{split}/{index}'
       try:
-        task = self.task(row)
+        task = self.task(row, task_id)
       except UnusableRowError as error:
         logging.warning('%s is skipped: %s', task_id, error)
         continue
       except ValueError as error:
         raise ValueError(f'{location}: {error}') from error
-      yield index, task | {'task_id': task_id}
+      yield index, task
     if index < 0:
       raise ValueError(
           f'split {split!r} has no rows in {", ".join(map(str, paths))}')

@@ -26,6 +26,7 @@ import base64
 from collections.abc import Iterable, Sequence
 import contextlib
 import io
+import itertools
 import json
 import logging
 import pickle
@@ -326,9 +327,9 @@ class Builder(dataset_files.FilesBuilder):
   FEATURES = FEATURES
   BUILDER_CONFIGS = _BENCHMARKS
 
-  def task(self, row: dataset_files.Row) -> _Fields:
+  def task(self, row: dataset_files.Row, task_id: str) -> _Fields:
     try:
-      fields = vars(problems.Problem(**super().task(row)))
+      fields = vars(problems.Problem(**super().task(row, task_id)))
       text = fields['statement'] + fields['starter_code']
       size = len(text.encode(errors='replace'))
       if size > MAX_STATEMENT_BYTES:
@@ -337,41 +338,21 @@ class Builder(dataset_files.FilesBuilder):
       name, is_code = fields['entry_point'], fields['comparison'] == 'check'
       if (name or is_code) and not name.isidentifier():
         raise ValueError(f'entry_point={name!r} is not the name of a function')
-      if not is_code:
-        fields['tests'] = _encode_cases(fields['tests'], is_stdin=not name)
+      fields['tests'] = (
+          problems.pack(fields['tests']) if is_code
+          else _pack_cases(fields['tests'], task_id, is_stdin=not name))
     except _ROW_ERRORS as error:
       raise dataset_files.UnusableRowError(
           f'{type(error).__name__}: {error}') from error
     return fields
 
-  def _generate_examples(self, split, paths):
-    """Packs the tests, without those that are too many or too large."""
-    max_tests = MAX_TRAIN_TESTS if split == 'train' else None
-    for index, task in super()._generate_examples(split, paths):
-      if task['comparison'] == 'check':
-        yield index, task | {'tests': problems.pack(task['tests'])}
-        continue
-      cases = list(task['tests'].items())[:max_tests]
-      kept, total = [], 0
-      for text, case in cases:
-        if len(text) <= MAX_TEST_BYTES and total + len(text) <= MAX_TASK_BYTES:
-          kept.append(case)
-          total += len(text)
-      if len(kept) < len(cases):
-        logging.warning(
-            '%s: %d of %d tests are dropped: they exceed %d bytes, or %d '
-            'together', task['task_id'], len(cases) - len(kept), len(cases),
-            MAX_TEST_BYTES, MAX_TASK_BYTES)
-      if kept:
-        yield index, task | {'tests': problems.pack_cases(kept)}
 
-
-def _encode_cases(
-    cases: Sequence[problems.Case], is_stdin: bool) -> dict[str, problems.Case]:
-  """Returns literal -> case without repeated cases.
+def _pack_cases(
+    cases: Sequence[problems.Case], task_id: str, is_stdin: bool) -> str:
+  """Packs distinct cases, without those that are too many or too large.
 
   Raises:
-    ValueError: there is no case, or one cannot be sent to a program.
+    ValueError: no case is left, or one cannot be sent to a program.
   """
   encoded = {}
   for case in cases:
@@ -379,6 +360,18 @@ def _encode_cases(
         isinstance(text, str) for text in (case.input, *case.answers)):
       raise ValueError('an input or output is not a string')
     encoded.setdefault(literals.encode((case.input, case.answers)), case)
-  if not encoded:
+  max_tests = MAX_TRAIN_TESTS if '/train/' in task_id else None
+  encoded = dict(itertools.islice(encoded.items(), max_tests))
+  kept, total = [], 0
+  for text, case in encoded.items():
+    if len(text) <= MAX_TEST_BYTES and total + len(text) <= MAX_TASK_BYTES:
+      kept.append(case)
+      total += len(text)
+  if len(kept) < len(encoded):
+    logging.warning(
+        '%s: %d of %d tests are dropped: they exceed %d bytes, or %d together',
+        task_id, len(encoded) - len(kept), len(encoded), MAX_TEST_BYTES,
+        MAX_TASK_BYTES)
+  if not kept:
     raise ValueError('it has no tests')
-  return encoded
+  return problems.pack_cases(kept)

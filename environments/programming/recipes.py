@@ -11,7 +11,7 @@ model to memorise programs in its warm start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 import functools
 import itertools
@@ -210,19 +210,6 @@ def change(
   return Recipe(tuple(steps), question)
 
 
-def neighbours(recipe: Recipe) -> Iterator[Recipe]:
-  """Yields recipes with another step kind, another order or question."""
-  steps = recipe.steps
-  for index, step in enumerate(steps):
-    before, after = steps[:index], steps[index + 1:]
-    for kind in _mistaken_for(step.kind):
-      yield Recipe((*before, Step(kind, step.number), *after), recipe.question)
-  yield Recipe((*steps[1:], steps[0]), recipe.question)
-  for question in QUESTIONS:
-    if question != recipe.question:
-      yield Recipe(steps, question)
-
-
 @functools.cache
 def _compile(
     code: str, number: int = 0) -> Callable[[list[int]], list[int] | int]:
@@ -240,11 +227,16 @@ def _needs_all_steps(recipe: Recipe, test: Sequence[int]) -> bool:
 
 
 def _differs_from_all(recipe: Recipe, tests: Sequence[Sequence[int]]) -> bool:
-  """True if every neighbour fails a test."""
+  """True if recipes with another step kind, order or question fail a test."""
+  steps, question = recipe.steps, recipe.question
+  others = [
+      Recipe((*steps[:i], Step(kind, step.number), *steps[i + 1:]), question)
+      for i, step in enumerate(steps) for kind in _mistaken_for(step.kind)]
+  others.append(Recipe((*steps[1:], steps[0]), question))
+  others += [Recipe(steps, x) for x in QUESTIONS if x != question]
   results = [recipe.solve(test) for test in tests]
   return all(
-      [other.solve(test) for test in tests] != results
-      for other in neighbours(recipe))
+      [other.solve(test) for test in tests] != results for other in others)
 
 
 def _mistaken_for(name: str) -> list[str]:

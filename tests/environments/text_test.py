@@ -25,7 +25,8 @@ DEEP = 100_000  # Nesting that overflows the stack of any parser.
         '```python\nprint(1)\n ```', '```python\nprint(1)\n````',
         '```python print(1)\n```', '```\nprint(1)\n```',
         '```Python\nprint(1)\n```', ' ```python\nprint(1)\n```',
-        '```python\nprint(1)\n```text\n'))])
+        '```python\nprint(1)\n```text\n',
+        '```python\nprint("</think>")\n```'))])
 def test_last_program(given, program):
   assert text.last_program(given) == program
 
@@ -90,18 +91,12 @@ DRAFT, FINAL = '```python\na\n```\n#### 1\n', '```python\nb\n```\n#### 2'
     (f'<think>\n<think>\n</think>\n{DRAFT}</think>\n{FINAL}', True),
     # Not closed, or nothing after the tag.
     (f'<think>\nhm\n</think>\n{DRAFT}<think>\n{DRAFT}', False),
+    (f'{DRAFT}print("<think>")', False),  # A tag in a text is a tag.
     (f'{DRAFT}<think>\n{DRAFT}</think>', False)])
 def test_thinking_is_ignored(given, has_reply):
   assert text.last_program(given) == ('b\n' if has_reply else None)
   assert text.last_answer(given) == (2 if has_reply else None)
   assert text.reply(given).endswith(FINAL if has_reply else '')
-
-
-def test_tags_in_a_program_are_tags():
-  given = '<think>\nhm\n</think>\n```python\nprint("{}")\n```\n#### 2'
-  for tag, answer in (('<think>', None), ('</think>', 2)):
-    assert text.last_program(given.format(tag)) is None
-    assert text.last_answer(given.format(tag)) == answer
 
 
 @pytest.mark.parametrize('given, value', [
