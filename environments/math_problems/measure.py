@@ -64,9 +64,8 @@ def main(data_dir: str, *names: str) -> None:
     num_refused, num_wrong = collections.Counter(), collections.Counter()
     for gold in golds:
       verdict = grader.grade(gold, gold)
-      is_accepted = verdict is grader.Verdict.EQUAL
-      num_accepted += is_accepted
-      if not is_accepted:
+      num_accepted += verdict is grader.Verdict.EQUAL
+      if verdict is not grader.Verdict.EQUAL:
         print(f'  gold answer {gold!r}: {verdict}')
       for kind, answer, other in (
           ('digit', perturb(gold), gold), *second_perturbations(gold)):

@@ -46,7 +46,9 @@ _FLOAT = re.compile(
 
 def same_lines(output: str, expected: str) -> bool:
   """The comparison of APPS."""
-  lines, wanted = _full_lines(output), _full_lines(expected)
+  lines, wanted = (
+      [line.strip() for line in text.split('\n') if line.strip()]
+      for text in (output, expected))
   if lines == wanted:
     return True
   return len(lines) == len(wanted) and all(
@@ -62,7 +64,9 @@ def same_words(output: str, expected: str) -> bool:
 
 def same_decimals(output: str, expected: str) -> bool:
   """The comparison of LiveCodeBench."""
-  lines, wanted = _stripped_lines(output), _stripped_lines(expected)
+  lines, wanted = (
+      [line.strip() for line in text.strip().split('\n')]
+      for text in (output, expected))
   return len(lines) == len(wanted) and all(
       line == want or _decimals(line) == _decimals(want) is not None
       for line, want in zip(lines, wanted))
@@ -101,14 +105,6 @@ def _plain(value: Any) -> Any:
 
 def _key(value: Any) -> Any:
   return ('bool', value) if isinstance(value, bool) else value
-
-
-def _full_lines(text: str) -> list[str]:
-  return [line.strip() for line in text.split('\n') if line.strip()]
-
-
-def _stripped_lines(text: str) -> list[str]:
-  return [line.strip() for line in text.strip().split('\n')]
 
 
 def _decimals(line: str) -> list[decimal.Decimal] | None:

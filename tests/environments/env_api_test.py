@@ -16,12 +16,10 @@ from environments.writing import env as writing
 
 
 @pytest.mark.parametrize('module, options, named', [
-    (plan_path, {}, {'team': 'duo'}), (plan_path, {}, {'reward': 'dense'}),
+    (plan_path, {}, {'team': 'duo'}), (contests, {}, {'reward': 'oracle'}),
     (sokoban, {}, {'max_turns': 0}), (sudoku, {}, {'size': 5}),
-    (contests, {}, {'team': 'trio'}), (contests, {}, {'reward': 'oracle'}),
     (functions, {}, {'team': 'trio'}), (functions, {}, {'reward': 'mixed'}),
     (relay, {'team': 'at_once'}, {'max_turns': 1}),
-    (depot, {}, {'team': 'duo'}), (depot, {}, {'reward': 'dense'}),
     (depot, {}, {'max_turns': 1}), (depot, {}, {'num_items': 1}),
     (depot, {}, {'num_orders': 0}), (depot, {}, {'prompt_limit': -1}),
     (depot, {}, {'code': -1}), (depot, {'team': 'solo'}, {'max_turns': 2}),

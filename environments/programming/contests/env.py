@@ -202,14 +202,12 @@ class Contest(env_api.Sequential):
       outcome = _Outcome.NO_EFFECT
     elif terms.get('valid') == 0.0:
       outcome = _Outcome.ILLEGAL_ACTION
-    mismatches = ()
-    if usable:
-      grade = grading.grade(self.sandbox, problem, state.program, usable)
-      results = [*results, *grade.results]
-      mismatches = tuple(
-          prompts.make_mismatch(case, problem, _describe_run(
-              problem, grade, index) if state.program else 'no program')
-          for index, case in enumerate(usable) if not grade.passed[index])
+    grade = grading.grade(self.sandbox, problem, state.program, usable)
+    results = [*results, *grade.results]
+    mismatches = tuple(
+        prompts.make_mismatch(case, problem, _describe_run(
+            problem, grade, index) if state.program else 'no program')
+        for index, case in enumerate(usable) if not grade.passed[index])
     if grading.any_failed(results):
       outcome = _Outcome.INFRASTRUCTURE
     agree = bool(usable) and not mismatches
@@ -228,8 +226,7 @@ class Contest(env_api.Sequential):
     """Returns the tester's terms, from two runs of the reference per case."""
     if not problem.reference:
       return {}, []
-    if not usable:
-      return {'valid': 0.0, 'correct': 0.0}, []
+    num_written = max(1, num_written)
     first, second = (
         grading.grade(self.sandbox, problem, problem.reference, usable)
         for _ in range(2))
