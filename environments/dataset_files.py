@@ -112,11 +112,13 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
           allow_patterns=[*itertools.chain(*files.split_files.values())]))
     except Exception as error:  # Also those of proxies and of hf-xet.
       reason = ' '.join(str(error).split())
+      splits = ', '.join(f'{split}.jsonl' for split in files.split_files)
       raise ValueError(
           f'{manual_folder} does not exist, and {files.hub_repo} cannot be '
           f'downloaded ({reason}); on a machine with a network, run `hf '
           f'download {files.hub_repo} --repo-type dataset --local-dir '
-          f'{manual_folder}`, and copy the folder here.') from error
+          f'{manual_folder}`, and copy the folder here. Or write {splits} with '
+          f'the fields {", ".join(files.fields)} into the folder.') from error
 
 
 def _find_files(
