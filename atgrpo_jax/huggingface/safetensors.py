@@ -8,8 +8,6 @@ holds one file of at most `_MAX_FILE_BYTES` at a time, with copies.
 All processes call both functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 import functools
 import json
@@ -56,18 +54,13 @@ def load_params(
     shardings: a tree like the parameters, of `jax.sharding.Sharding`s; None
       for the default device.
 
-  Raises:
-    UserError: names all tensors that do not fit the config, or one with NaN or
-      infinity.
+  Raises UserError with all tensors that do not fit the config, or one with NaN
+  or infinity.
   """
   folder, dtype = pathlib.Path(folder), np.dtype(dtype)
   tensors = {}
   for path in _weight_files(folder):
-    new = open_tensors(path)
-    if twice := sorted(tensors.keys() & new.keys()):
-      raise errors.UserError(
-          f'{folder}: {twice[0]} is in several files; keep one of them.')
-    tensors |= new
+    tensors |= open_tensors(path)
   # Qwen3-0.6B and 1.7B are tied but store the head.
   head = tensors.pop(families.HEAD, None) if config.tied_head else None
   compare(folder, tensors, families.tensor_shapes(config))
