@@ -6,8 +6,6 @@ read from the HLO text of the compiled program, together with the loops around
 them, so collectives that the partitioner adds are counted, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 import math
 import re
@@ -33,10 +31,7 @@ def count_work(
   the shapes of one shard and is counted once per shard. A kernel reads its
   operands and writes its results once. FLOPs of a kernel are its cost estimate,
   or else those of its grid, without blocks that splash attention masks.
-
-  Args:
-    jaxpr: the program.
-    while_length: trip count of `while` loops, such as the decoding loop.
+  `while_length` is the trip count of `while` loops, such as the decoding loop.
   """
   return _count(
       jaxpr.jaxpr, dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts)), while_length)
@@ -127,11 +122,9 @@ class Collective(NamedTuple):
 
 
 def find_collectives(text: str, while_length: int) -> list[Collective]:
-  """The collectives of a compiled program.
+  """The collectives in the HLO of a program for one device.
 
-  Args:
-    text: the HLO of the program for one device.
-    while_length: trip count of loops of unknown length.
+  `while_length` is the trip count of loops of unknown length.
   """
   computations, entry, lines = {}, None, None
   for line in text.splitlines():

@@ -6,9 +6,7 @@ account of a compiled program plus the arrays that the run keeps on the devices.
 Engines for shorter prompts share the memory of the largest.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -67,9 +65,6 @@ class Program:
   def bytes_sent(self) -> float:
     return sum(collective.bytes_sent for collective in self.collectives)
 
-  def fits(self, chip: fit.Chip) -> bool:
-    return not self.refusal and self.total <= chip.memory
-
   def seconds(
       self, chip: fit.Chip, collective_latency: float) -> tuple[float, str]:
     """The roofline time of a call and the limit that it reaches."""
@@ -119,10 +114,7 @@ def build(
     chip: fit.Chip | None) -> Run:
   """Builds a run with the model dimensions of the config; reads no files.
 
-  `chip` is None for CPUs, as in `config_lib.choose_mesh`.
-
-  Raises:
-    fit.DoesNotFit: `fit.choose` finds no mesh.
+  `chip` is None for CPUs. Raises fit.DoesNotFit if no mesh fits.
   """
   dimensions = model.ModelConfig(**config.compile_check.dimensions)
 
@@ -146,13 +138,6 @@ def check(run: Run) -> list[Pool]:
   meshes = dict.fromkeys(policy.mesh for policy in run.policies.values())
   compiled = {}
   return [_check_pool(run, mesh, compiled) for mesh in meshes]
-
-
-def largest(pools: Iterable[Pool]) -> Program:
-  """The program that needs the most memory, or one that was refused."""
-  return max(
-      (program for pool in pools for program in pool.programs),
-      key=lambda program: (bool(program.refusal), program.total))
 
 
 def _check_pool(run, mesh, compiled):

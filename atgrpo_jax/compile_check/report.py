@@ -14,8 +14,6 @@ Environments, validation, checkpoints, critics, Monte-Carlo continuations and
 idle slots are not included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
@@ -76,10 +74,12 @@ def _verdict(
     run: lower.Run, pools: Sequence[lower.Pool], chip: fit.Chip,
     num_devices: int) -> dict[str, Any]:
   """Prints and returns whether the largest program fits, and a step's time."""
-  largest = lower.largest(pools)
+  largest = max(
+      (program for pool in pools for program in pool.programs),
+      key=lambda program: (bool(program.refusal), program.total))
   spare = (chip.memory - largest.total) / _GIB
   verdict = {
-      'fits': largest.fits(chip), 'spare_gib': round(spare, 2),
+      'fits': not largest.refusal and spare >= 0, 'spare_gib': round(spare, 2),
       'largest': largest.name, 'refusal': largest.refusal,
       'mesh': run.config.mesh.to_dict(),
       'groups': run.config.buckets.groups[-1]}

@@ -5,8 +5,6 @@ TPU programs are compiled with the lowest effort, which takes a fifth of the
 time; the memory of Qwen3-8B's gradient is then 4 % below the default's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import os
 
@@ -57,8 +55,7 @@ _GPU_TARGET = """
 def devices_of(topology: str) -> tuple[Sequence[jax.Device], fit.Chip]:
   """The devices of a topology, such as 'v5e:4x4' or 'h100:8', and their chip.
 
-  Raises:
-    UserError: the topology is unknown, or its compiler is not installed.
+  Raises UserError if it is unknown, or its compiler is not installed.
   """
   generation, _, layout = topology.partition(':')
   if generation not in fit.TPUS | _GPUS:

@@ -13,8 +13,6 @@ A run fits if it needs at most 92 % of a device's memory by the estimate in
 low on v5e and v6e, and 2.7 GiB on v5p.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 import math

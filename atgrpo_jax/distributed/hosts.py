@@ -7,8 +7,6 @@ results are arrays without data there; `fetch` brings their values to all
 processes. The first process prints and writes files. All share the workdir.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable
 import contextlib
@@ -38,15 +36,8 @@ def initialize(
 
   Without arguments, jax finds them in a TPU pod or a job of SLURM or Open MPI.
   jax aborts this process if another one does not join within five minutes, dies
-  or falls silent.
-
-  Args:
-    coordinator_address: HOST:PORT at which process 0 listens.
-    num_processes: processes of the run.
-    process_id: from 0 to num_processes - 1.
-
-  Raises:
-    UserError: the address cannot be used, or no cluster was found.
+  or falls silent. Raises UserError if the address cannot be used, or no cluster
+  was found.
   """
   # jax would claim SIGTERM, and a run could not be stopped while it starts.
   jax.config.update('jax_enable_preemption_service', False)
@@ -122,13 +113,11 @@ def holders(tree: Any) -> list[int]:
 
 
 def fetch(tree: Any) -> Any:
-  """The values of arrays on the host, in every process.
+  """The values of replicated arrays on the host, in every process.
 
   A process without devices of an array receives its value from the first
-  process that has some. All processes call this with the same tree.
-
-  Args:
-    tree: replicated jax arrays; other leaves must be equal in all processes.
+  process that has some. All processes call this with the same tree, whose other
+  leaves must be equal in all processes.
   """
   leaves, structure = jax.tree.flatten(tree)
   holders_of = {
@@ -153,9 +142,7 @@ def release_memory() -> None:
   """Returns freed memory of this process to the system.
 
   With the settings of launch/_common.sh, glibc keeps what a rollout has freed,
-  although the next update needs other sizes. Other allocators have no such
-  function.
+  although the next update needs other sizes.
   """
-  trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
-  if trim is not None:
-    trim(0)
+  with contextlib.suppress(AttributeError):  # Another C library.
+    ctypes.CDLL(None).malloc_trim(0)

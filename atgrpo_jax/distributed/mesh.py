@@ -16,8 +16,6 @@ Computations on groups run in `per_shard`, where a shard sees only its groups.
 in any order, and devices that start them in different orders wait forever.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 import itertools
 import math
@@ -41,7 +39,6 @@ ROWS = ('data', 'fsdp')  # The axes that shard the groups of a batch.
 # (pattern of leaf names, sharding). A kernel is [L, in, out].
 Rules = Sequence[tuple[str, PartitionSpec]]
 
-_HEAD_RULE = (r'head', PartitionSpec('fsdp', 'tensor'))
 _PARAM_RULES = (
     (r'embedding', PartitionSpec('tensor', 'fsdp')),
     (r'layers/attention/[qkv]/kernel', PartitionSpec(None, 'fsdp', 'tensor')),
@@ -61,7 +58,8 @@ _num_dispatched = itertools.count()  # See `throttle_cpu_dispatch`.
 
 def param_rules(tied_head: bool) -> Rules:
   """Sharding rules of model parameters."""
-  return _PARAM_RULES if tied_head else (*_PARAM_RULES, _HEAD_RULE)
+  head = () if tied_head else ((r'head', PartitionSpec('fsdp', 'tensor')),)
+  return _PARAM_RULES + head
 
 
 def decoding_rules(tied_head: bool) -> Rules:
@@ -81,8 +79,7 @@ def make_meshes(
   Args:
     policies: names of all policies.
     devices: all devices.
-    fsdp: size of this axis in each pool; `data` takes the remaining factor.
-    tensor: size of this axis.
+    fsdp, tensor: sizes of these axes in each pool; `data` takes the rest.
     pools: (policy, first device, end) of each policy, counted slice by slice,
       such as (('tool', 0, 4), ('planner', 4, 8)). () gives every policy all
       devices.

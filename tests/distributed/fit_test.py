@@ -52,10 +52,9 @@ def test_estimate_is_close_to_the_compiler(size, trained, chip, spare):
   assert abs((fit.TPUS[chip].memory - needed) / GIB - spare) < 1.2
 
 
-# `mesh` is (fsdp, tensor, groups), or None if nothing fits.
+# `mesh` is (fsdp, tensor, groups).
 @pytest.mark.parametrize('sizes, chip, num_devices, mesh', [
     ('1.7b', 'v5e', 8, (1, 4, 16)),
-    ('8b', 'v5e', 8, None),
     ('8b', 'v5e', 64, (8, 4, 64)),
     ('4b', 'v6e', 16, (4, 4, 64)),
     ('1.7b', 'v5p', 8, (1, 4, 128)),
@@ -66,22 +65,20 @@ def test_estimate_is_close_to_the_compiler(size, trained, chip, spare):
     ('1.7b 1.7b', 'v6e', 16, (1, 4, 32)),
     ('8b 8b', 'h100', 8, (2, 4, 16))])
 def test_choices(sizes, chip, num_devices, mesh):
-  learners = [_learner(size) for size in sizes.split()]
-  if mesh is None:
-    with pytest.raises(fit.DoesNotFit, match='8 GiB|15.75 GiB'):
-      _choose(learners, chip, num_devices)
-    return
-  chosen = _choose(learners, chip, num_devices)
+  chosen = _choose(
+      [_learner(size) for size in sizes.split()], chip, num_devices)
   assert (chosen.fsdp, chosen.tensor, chosen.num_groups) == mesh
   assert chosen.num_bytes < (fit.TPUS | fit.GPUS)[chip].memory
 
 
-def test_given_sizes_are_kept():
+def test_given_sizes_are_kept_and_may_not_fit():
   learners = [_learner('1.7b')]
   assert _choose(learners, 'v5e', 16, fsdp=8).fsdp == 8
   assert _choose(learners, 'v5e', 16, tensor=2).tensor == 2
   with pytest.raises(fit.DoesNotFit, match='mesh.fsdp=1, mesh.tensor=1'):
     _choose(learners, 'v5e', 16, fsdp=1, tensor=1)
+  with pytest.raises(fit.DoesNotFit, match='15.75 GiB'):
+    _choose([_learner('8b')], 'v5e', 8)
   # Parameters are not sharded across slices.
   with pytest.raises(fit.DoesNotFit):
     _choose([_learner('4b')], 'v5e', 16, num_slices=4)

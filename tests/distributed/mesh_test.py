@@ -94,14 +94,6 @@ def test_impossible_meshes_are_refused(sizes, words):
     mesh_lib.make_meshes(['a', 'b'], _slices(2, 4), **sizes)
 
 
-def test_policies_of_one_pool_share_a_mesh():
-  meshes = mesh_lib.make_meshes(
-      ['a', 'b'], jax.devices()[:1], pools=(('a', 0, 1), ('b', 0, 1)))
-  assert meshes['a'] is meshes['b']
-  assert dict(meshes['a'].shape) == {'data': 1, 'fsdp': 1, 'tensor': 1}
-  assert set(meshes['a'].axis_types) == {jax.sharding.AxisType.Auto}
-
-
 @pytest.mark.parametrize('platform, num_slices, sizes', [
     ('tpu', 3, {'fsdp': 2}), ('gpu', 2, {})])
 def test_only_data_is_split_over_slices(platform, num_slices, sizes):
@@ -115,7 +107,9 @@ def test_only_data_is_split_over_slices(platform, num_slices, sizes):
 
 def test_pools_number_devices_slice_by_slice():
   meshes = mesh_lib.make_meshes(
-      ['a', 'b'], _slices(2, 4), fsdp=2, pools=(('a', 0, 2), ('b', 2, 8)))
+      ['a', 'b', 'c'], _slices(2, 4), fsdp=2,
+      pools=(('a', 0, 2), ('b', 2, 8), ('c', 0, 2)))
+  assert meshes['a'] is meshes['c']
   assert [
       [row[0, 0].slice_index for row in meshes[name].devices]
       for name in 'ab'] == [[0], [0, 1, 1]]
