@@ -90,16 +90,14 @@ class Checkpoints:
       is_best: bool = False) -> None:
     """Starts to write `step`; `state` may be donated when this returns.
 
-    Renames steps that `restore` could not read to `<step>.corrupt`.
+    Renames steps that `restore` could not read to `<step>.corrupt`. Raises
+    UserError and writes nothing if a leaf holds NaN or infinity.
 
     Args:
       step: must be larger than every saved step.
       state: pytree of jax arrays.
       meta: JSON values, returned by `restore`.
       is_best: keep this step until a better one is saved.
-
-    Raises:
-      UserError: a leaf holds NaN or infinity; nothing is written.
     """
     leaves = _named_leaves(state)
     items = _items(leaves)
@@ -171,16 +169,14 @@ class Checkpoints:
       return Restored(
           candidate, jax.tree.map(leaves.get, names), record['meta'])
 
+    damage |= {
+        path.name: 'was found damaged earlier'
+        for path in self._directory.glob('*.corrupt')}
     if damage:
-      lines = [f'  step {s}: {reason}' for s, reason in damage.items()]
+      lines = [f'  step {name}: {reason}' for name, reason in damage.items()]
       raise errors.UserError(
           f'No checkpoint in {self._directory} can be read. To start from '
           'step 0, use another directory.\n' + '\n'.join(lines))
-    corrupt = sorted(path.name for path in self._directory.glob('*.corrupt'))
-    if corrupt:
-      raise errors.UserError(
-          f'{self._directory} holds only damaged checkpoints: '
-          f'{", ".join(corrupt)}. To start from step 0, use another directory.')
     return None
 
   def steps(self) -> list[int]:
@@ -189,10 +185,7 @@ class Checkpoints:
     return sorted(entry.step for entry in found)
 
   def find(self, name: str | int) -> int | None:
-    """Resolves a step, 'latest' or 'best'; None means the latest.
-
-    Raises UserError if there is no such checkpoint.
-    """
+    """The step of a name, None for the latest; UserError if it is missing."""
     if name == LATEST:
       return None
     steps, best = self.steps(), self._best_step()
@@ -301,10 +294,9 @@ def _items(leaves: Mapping[str, jax.Array]) -> _Items:
   names = {}
   for name, leaf in leaves.items():
     names.setdefault(tuple(hosts.holders(leaf)), []).append(name)
-  if len(names) == 1:
-    (found,) = names.items()
-    return {_STATE: found}
-  return {f'{_STATE}_{i}': x for i, x in enumerate(names.items())}
+  return {
+      f'{_STATE}_{i}' if len(names) > 1 else _STATE: x
+      for i, x in enumerate(names.items())}
 
 
 class _Handler(ocp.PyTreeCheckpointHandler):

@@ -5,8 +5,6 @@ has the same methods, for `gs://...`. A bucket has no folders and no appending:
 an object is written whole, under a name with slashes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 import contextlib
 import errno

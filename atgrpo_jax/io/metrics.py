@@ -9,8 +9,6 @@ record to that size, tells the writers the first step that it repeats, and
 repeats the steps after its checkpoint. Only the first process writes.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import contextlib
@@ -47,9 +45,9 @@ class MetricsWriter:
     Args:
       workdir: the folder of the run.
       offset: bytes of `metrics.jsonl` to keep when resuming; None for a new
-        run, whose workdir must hold no record.
+        run, whose workdir `workdir.check_config` has found empty.
       writers: see `check_writers`.
-      config: the config of the run, passed to the writers.
+      config: of the run, for the writers.
     """
     self._path = workdir / 'metrics.jsonl'
     self._writers: list[Any] = []
@@ -57,10 +55,6 @@ class MetricsWriter:
       return
     files.make_folder(workdir)
     content = self._path.read_bytes() if self._path.exists() else b''
-    if offset is None and content:
-      raise errors.UserError(
-          f'{self._path} already holds {len(content)} bytes of another run. '
-          'Resume that run, or choose another workdir.')
     kept = content[:offset or 0]
     if offset and (len(kept) < offset or not kept.endswith(b'\n')):
       raise errors.UserError(
@@ -124,7 +118,7 @@ def read(workdir: pathlib.Path) -> list[dict[str, float]]:
     return [
         {name: float('nan' if value is None else value)
          for name, value in json.loads(line).items()}
-        for line in path.read_text().splitlines() if line.strip()]
+        for line in path.read_text().splitlines()]
 
 
 # Writers beside the record have two methods of clu's MetricWriter,
@@ -220,9 +214,6 @@ def _writer_factory(name: str) -> Callable[..., Any]:
       name, 'make_writer')
 
 
-# Timers and progress.
-
-
 class StepClock:
   """Wall time by part; the parts add up to nearly the whole step."""
 
@@ -272,30 +263,26 @@ class CompileCounter:
   """Counts the programs that jax compiles or loads from its cache."""
 
   def __init__(self):
-    self._clear()
+    self._since = collections.Counter()
     jax.monitoring.register_event_duration_secs_listener(self._on_duration)
     jax.monitoring.register_event_listener(self._on_event)
 
   def lap(self) -> dict[str, float]:
     """Metrics since the last call; `seconds` includes loading."""
-    metrics = {
-        'compile/count': self._requested - self._loaded,
-        'compile/from_cache': self._loaded, 'compile/seconds': self._seconds}
-    self._clear()
-    return metrics
-
-  def _clear(self) -> None:
-    self._requested, self._loaded, self._seconds = 0, 0, 0.0
+    since, self._since = self._since, collections.Counter()
+    return {
+        'compile/count': since['requested'] - since['loaded'],
+        'compile/from_cache': since['loaded'],
+        'compile/seconds': since['seconds']}
 
   def _on_duration(self, event: str, seconds: float, **kwargs) -> None:
     del kwargs
     if event == progress.COMPILE:
-      self._requested += 1
-      self._seconds += seconds
+      self._since.update(requested=1, seconds=seconds)
 
   def _on_event(self, event: str, **kwargs) -> None:
     del kwargs
-    self._loaded += event == '/jax/compilation_cache/cache_hits'
+    self._since['loaded'] += event == '/jax/compilation_cache/cache_hits'
 
 
 def peak_memory() -> dict[str, float]:
@@ -321,17 +308,13 @@ class StepPrinter:
   def update(
       self, num_done: int, *, fraction_done: float,
       values: Mapping[str, float]) -> None:
-    """Prints the metrics of the last step and the time left.
-
-    Lists the parts that took at least 5 % of the step. The number of compiled
-    programs should be 0 after the first steps.
-    """
+    """Prints the last step, its parts of at least 5 %, and the time left."""
     now = time.monotonic()
     seconds = values['time/step']
     parts = sorted((
         (x, name.removeprefix('time/')) for name, x in values.items()
-        if name.startswith('time/') and name != 'time/step'
-        and x >= seconds / 20), reverse=True)
+        if name.startswith('time/') and seconds / 20 <= x < seconds),
+        reverse=True)
     text = (
         f'success: rollout {values["rollout/success"]:.3f}, '
         f'validation {values["validation/success"]:.3f} '

@@ -3,8 +3,6 @@
 Unless the program is watched, activities print nothing, and nothing is copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 import contextlib
 import functools
@@ -64,7 +62,9 @@ def watch() -> None:
       time.sleep(_SILENT_SECONDS / 8)
       if stdout.written != spoken:
         others_wrote = stdout.written
-      if _is_due(time.monotonic(), stdout.written, others_wrote):
+      now = time.monotonic()
+      if now - stdout.written >= max(
+          _SILENT_SECONDS, (now - others_wrote) / 10):
         for describe in list(_activities)[-1:]:
           print(describe(), flush=True)
           spoken = stdout.written
@@ -122,8 +122,3 @@ def watch_compilations() -> None:
 
   jax.monitoring.register_scalar_listener(start)
   jax.monitoring.register_event_duration_secs_listener(end)
-
-
-def _is_due(now: float, written: float, others_wrote: float) -> bool:
-  """Whether a line should follow the last ones, by anyone and by others."""
-  return now - written >= max(_SILENT_SECONDS, (now - others_wrote) / 10)

@@ -6,8 +6,6 @@ libraries, the devices and the hosts. Changes since a commit are in
 `changes/<sha256>.diff`. Nothing reads the record but people and the report.
 """
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 from importlib import metadata

@@ -6,8 +6,6 @@ their signals, so repeats are ignored. Only a second Ctrl-C in a terminal ends
 the process at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 import contextlib
 import faulthandler

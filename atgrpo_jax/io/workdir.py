@@ -3,9 +3,7 @@
 A config is a nested dict here, as returned by `ConfigDict.to_dict`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import contextlib
 import hashlib
 import json
@@ -39,36 +37,16 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
   return traverse_util.flatten_dict(tree, sep='.')
 
 
-def changed_keys(
-    before: Mapping[str, Any],
-    after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-  """'section.key' -> (value before, value after); None for a missing key.
-
-  Tuples equal lists, because `before` or `after` may have been JSON.
-  """
-  before, after = (
-      flatten(json.loads(json.dumps(config))) for config in (before, after))
-  return {
-      name: (before.get(name), after.get(name))
-      for name in sorted(before.keys() | after.keys())
-      if before.get(name) != after.get(name)}
-
-
-def is_key_of(name: str, sections: Sequence[str]) -> bool:
-  """True if 'section.key' is one of `sections` or lies in one."""
-  return any(
-      name == section or name.startswith(section + '.') for section in sections)
-
-
 def fixed_values(config: Mapping[str, Any]) -> dict[str, Any]:
   """'section.key' -> value, for all that a resumed run must not change."""
+  def is_fixed(name):
+    return not f'{name}.'.startswith(tuple(f'{key}.' for key in _MAY_CHANGE))
+
   values = {
-      name: value for name, value in flatten(config).items()
-      if not is_key_of(name, _MAY_CHANGE)}
+      name: value for name, value in flatten(config).items() if is_fixed(name)}
   if 'per_policy' in values:
     values['per_policy'] = [
-        item for item in values['per_policy']
-        if not is_key_of(item[1], _MAY_CHANGE)]
+        item for item in values['per_policy'] if is_fixed(item[1])]
   return values
 
 
@@ -91,8 +69,7 @@ def check_config(
     workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
   """True if the workdir holds a run of this config, False if it is empty.
 
-  Raises UserError if it holds anything else, or a run whose checkpoints were
-  deleted.
+  Raises UserError if it holds anything else, or lost its checkpoints.
   """
   path = workdir / 'config.json'
   if not path.exists():
@@ -101,15 +78,17 @@ def check_config(
           f'{workdir} is not empty and holds no config.json, so it is not a '
           'workdir; choose another --workdir.')
     return False
-  changes = changed_keys(
-      fixed_values(read_config(workdir)), fixed_values(config))
+  before, after = (  # JSON has lists for tuples.
+      json.loads(json.dumps(fixed_values(x)))
+      for x in (read_config(workdir), config))
+  changes = [
+      f'{name} was {before.get(name)!r}, is now {after.get(name)!r}'
+      for name in sorted(before.keys() | after.keys())
+      if before.get(name) != after.get(name)]
   if changes:
-    listed = '; '.join(
-        f'{name} was {before!r}, is now {after!r}'
-        for name, (before, after) in list(changes.items())[:10])
     raise errors.UserError(
-        f'{workdir} holds a run of another config ({listed}). Choose another '
-        '--workdir, or resume it with that config.')
+        f'{workdir} holds a run of another config ({"; ".join(changes[:10])}). '
+        'Choose another --workdir, or resume it with that config.')
   # A run that was killed before its first checkpoint starts again from step 0.
   # A finished run has always saved a checkpoint.
   metrics, folder = workdir / 'metrics.jsonl', workdir / 'checkpoints'
@@ -126,7 +105,7 @@ def check_config(
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any]:
-  """Reads the config of a run; UserError if `config.json` is unusable."""
+  """The config of a run; UserError if `config.json` is unusable."""
   path = workdir / 'config.json'
   with files.read_errors_as_user_errors(path, 'give the workdir of a run'):
     config = json.loads(path.read_text())['config']
@@ -163,14 +142,11 @@ def check_exists(workdir: pathlib.Path) -> None:
 
 
 def lock(workdir: pathlib.Path) -> contextlib.ExitStack:
-  """Keeps other trainers out of a workdir; makes the folder.
+  """Makes a workdir; UserError if another process trains in it.
 
   The lock ends with `close` or with this process. With several processes, the
   first one holds it. A bucket has no lock: `MetricsWriter.write` notices a
   second trainer at its first step.
-
-  Raises:
-    UserError: another process trains in the workdir.
   """
   held = contextlib.ExitStack()
   if hosts.is_first():

@@ -1,7 +1,6 @@
 """files.py: files exist whole or not at all; disk errors are one sentence."""
 
 import errno
-import itertools
 import os
 import pathlib
 
@@ -10,67 +9,40 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax.io import files
 
-OLD = {'adapter': 'old', 'config': 'old'}
-NEW = {'weights': 'new', 'config': 'new'}
 
-
-class Killed(BaseException):
-  """Stands for a kill: no handler of the code under test runs."""
-
-
-def _write(folder, content):
+def _write(folder, text):
   with files.whole_folder(folder) as new:
-    for name, text in content.items():
-      (new / name).write_text(text)
+    (new / text).write_text(text)
+    (new / 'config').write_text(text)
 
 
 def _content(folder):
-  if not folder.exists():
-    return None
-  return {path.name: path.read_text() for path in folder.iterdir()}
+  return folder.exists() and {
+      path.name: path.read_text() for path in folder.iterdir()}
 
 
-def _kill_at(monkeypatch, number):
-  """Makes the file operation `number` and all later ones raise Killed."""
-  calls = itertools.count()
+@pytest.mark.parametrize('num_renames, is_there', [(0, True), (1, False)])
+def test_folder_is_replaced_as_a_whole(
+    num_renames, is_there, tmp_path, monkeypatch):
+  folder, renames = tmp_path / 'export' / 'role', iter(range(num_renames))
+  _write(folder, 'old')
+  (tmp_path / 'export' / 'role.former').mkdir()  # Left by a killed process.
 
-  def killable(do):
-    def call(*args, **kwargs):
-      if next(calls) >= number:
-        raise Killed
-      return do(*args, **kwargs)
-    return call
+  def rename(source, target):
+    if next(renames, None) is None:
+      raise KeyboardInterrupt
+    os.rename(source, target)
 
-  for owner, name in (
-      (pathlib.Path, 'mkdir'), (pathlib.Path, 'rename'),
-      (pathlib.Path, 'write_text'), (os, 'unlink'), (os, 'rmdir')):
-    monkeypatch.setattr(owner, name, killable(getattr(owner, name)))
-
-
-@pytest.mark.parametrize('old', [OLD, None])
-def test_folder_is_replaced_as_a_whole(old, tmp_path, monkeypatch):
-  found = []
-  for number in itertools.count():
-    folder = tmp_path / str(number) / 'export' / 'role'
-    if old:
-      _write(folder, old)
-    try:
-      with monkeypatch.context() as patch:
-        _kill_at(patch, number)
-        _write(folder, NEW)
-    except Killed:
-      pass
-    else:
-      break
-    found.append(_content(folder))
-    # The next call succeeds whatever the killed one left, and removes it.
-    _write(folder, NEW)
-    assert _content(folder) == NEW
-    assert [path.name for path in folder.parent.iterdir()] == ['role']
-  assert _content(folder) == NEW
-  states = [state for state, _ in itertools.groupby(found)]
-  assert states == ([OLD, None, NEW] if old else [None])
-  assert len(found) > 5 or not old
+  with monkeypatch.context() as patch:
+    patch.setattr(pathlib.Path, 'rename', rename)
+    with pytest.raises(KeyboardInterrupt):
+      _write(folder, 'new')
+  assert _content(folder) == (
+      is_there and {'old': 'old', 'config': 'old'})
+  # The next call succeeds whatever the killed one left, and removes it.
+  _write(folder, 'new')
+  assert _content(folder) == {'new': 'new', 'config': 'new'}
+  assert [path.name for path in folder.parent.iterdir()] == ['role']
 
 
 def _os_error(number, path=None):
@@ -93,19 +65,6 @@ def test_unusable_disk_is_one_sentence(error, tmp_path):
   message = str(raised.value)
   assert f'--workdir={tmp_path} cannot be used' in message
   assert 'free some space' in message and '\n' not in message
-
-
-@pytest.mark.parametrize('error', [None, errno.EACCES, errno.ENOENT])
-def test_workdir_that_cannot_be_made_is_unusable(error, tmp_path, monkeypatch):
-  workdir = tmp_path / 'file' / 'above' / 'run'
-  (tmp_path / 'file').write_text('')
-  if error is not None:  # The folder above is named, not the workdir.
-    def mkdir(self, **unused_kwargs):
-      raise _os_error(error, self.parent)
-    monkeypatch.setattr(pathlib.Path, 'mkdir', mkdir)
-  with pytest.raises(errors.UserError, match=f'{workdir} cannot be made'):
-    with files.disk_errors_as_user_errors(workdir):
-      files.make_folder(workdir)
 
 
 def test_deleted_workdir_is_a_lost_workdir(tmp_path):

@@ -1,12 +1,10 @@
 """metrics.py: one line per step, none twice after a resume; the writers."""
 
-import json
 import math
-import shutil
 import struct
 import sys
 import time
-import types
+from unittest import mock
 
 import jax
 import numpy as np
@@ -15,16 +13,6 @@ from tensorboardX.proto import event_pb2
 
 from atgrpo_jax import errors
 from atgrpo_jax.io import metrics
-
-
-def _lines(workdir):
-  text = (workdir / 'metrics.jsonl').read_text()
-
-  def refuse(constant):
-    raise AssertionError(f'{constant} is not JSON')
-
-  return [
-      json.loads(line, parse_constant=refuse) for line in text.splitlines()]
 
 
 def _events(workdir):
@@ -44,7 +32,8 @@ def test_nonfinite_numbers_are_null_and_read_as_nan(tmp_path):
   writer = metrics.MetricsWriter(tmp_path)
   writer.write(1, values)
   writer.close()
-  assert _lines(tmp_path) == [{'step': 1, 'a': None, 'b': None, 'c': None}]
+  assert (tmp_path / 'metrics.jsonl').read_text() == (
+      '{"step": 1, "a": null, "b": null, "c": null}\n')
   line, = metrics.read(tmp_path)
   np.testing.assert_equal(line, {'step': 1} | dict.fromkeys('abc', math.nan))
 
@@ -52,16 +41,9 @@ def test_nonfinite_numbers_are_null_and_read_as_nan(tmp_path):
 @pytest.mark.parametrize('text', [
     '{"step": 1}\n{"st', '{"step": "one"}\n', '[1]\n'])
 def test_unreadable_metrics_are_a_user_error(text, tmp_path):
-  with pytest.raises(errors.UserError, match='metrics.jsonl is missing or'):
-    metrics.read(tmp_path)
   (tmp_path / 'metrics.jsonl').write_text(text)
   with pytest.raises(errors.UserError, match='metrics.jsonl is missing or'):
     metrics.read(tmp_path)
-
-
-def test_blank_lines_in_the_record_are_no_damage(tmp_path):
-  (tmp_path / 'metrics.jsonl').write_text('\n{"step": 1}\n \n{"step": 2}\n\n')
-  assert [values['step'] for values in metrics.read(tmp_path)] == [1, 2]
 
 
 def test_resume_writes_no_line_twice(tmp_path):
@@ -80,7 +62,7 @@ def test_resume_writes_no_line_twice(tmp_path):
   assert (tmp_path / 'metrics.jsonl').read_bytes() == whole
   assert resumed.offset() == offset
   resumed.write(3, {'x': 3})
-  assert [line['step'] for line in _lines(tmp_path)] == [0, 1, 2, 3]
+  assert [line['step'] for line in metrics.read(tmp_path)] == [0, 1, 2, 3]
   assert resumed.offset() == (tmp_path / 'metrics.jsonl').stat().st_size
 
   # TensorBoard still has the old events and is told to hide steps from 3 on.
@@ -93,15 +75,15 @@ def test_resume_writes_no_line_twice(tmp_path):
   assert start.session_log.status == event_pb2.SessionLog.START
   # A run killed before its first checkpoint keeps nothing.
   metrics.MetricsWriter(tmp_path, offset=0).write(0, {'x': 7})
-  assert _lines(tmp_path) == [{'step': 0, 'x': 7}]
+  assert metrics.read(tmp_path) == [{'step': 0, 'x': 7}]
 
 
-@pytest.mark.parametrize('offset', [None, 5, 10_000])
+@pytest.mark.parametrize('offset', [5, 10_000])
 def test_record_of_another_run_is_not_overwritten(offset, tmp_path):
   metrics.MetricsWriter(tmp_path).write(0, {'x': 1})
-  with pytest.raises(errors.UserError, match=str(offset or 'another run')):
+  with pytest.raises(errors.UserError, match=str(offset)):
     metrics.MetricsWriter(tmp_path, offset=offset)
-  assert _lines(tmp_path) == [{'step': 0, 'x': 1}]
+  assert metrics.read(tmp_path) == [{'step': 0, 'x': 1}]
 
 
 def test_a_second_trainer_ends_the_first(tmp_path):
@@ -110,43 +92,23 @@ def test_a_second_trainer_ends_the_first(tmp_path):
   metrics.MetricsWriter(tmp_path, offset=first.offset()).write(2, {'x': 2})
   with pytest.raises(errors.LostWorkdirError, match='Another process wrote to'):
     first.write(2, {'x': 3})
-  assert [line['x'] for line in _lines(tmp_path)] == [1, 2]
-
-
-class _Run:
-  """Stands for a wandb run: records the calls of `log`."""
-
-  def __init__(self, **kwargs):
-    self.kwargs, self.logged = kwargs, []
-
-  def log(self, values, step):
-    self.logged.append((step, values))
-
-  def finish(self):
-    pass
+  assert [line['x'] for line in metrics.read(tmp_path)] == [1, 2]
 
 
 def test_wandb_resumes_the_run_of_a_workdir(tmp_path, monkeypatch):
-  runs = []
-  monkeypatch.setitem(sys.modules, 'wandb', types.SimpleNamespace(
-      init=lambda **kwargs: runs.append(_Run(**kwargs)) or runs[-1]))
+  wandb = mock.Mock()
+  monkeypatch.setitem(sys.modules, 'wandb', wandb)
   for folder, offset in (('a', None), ('a', 0), ('b', None)):
     writer = metrics.MetricsWriter(
         tmp_path / folder, offset=offset, writers=('wandb',), config={'c': 3})
     writer.write(1, {'x': 2.0})
     writer.close()
-  first, second, other = runs
-  assert first.logged == second.logged == [(1, {'x': 2.0})]
-  assert first.kwargs == second.kwargs
-  assert first.kwargs['resume'] == 'allow'
-  assert first.kwargs['config'] == {'c': 3}
-  assert first.kwargs['id'] != other.kwargs['id']
-  shutil.rmtree(tmp_path / 'a')
-  metrics.MetricsWriter(tmp_path / 'a', writers=('wandb',), config={})
-  assert runs[-1].kwargs['id'] != first.kwargs['id']
-
-
-# Progress and timers.
+  log = wandb.init.return_value.log
+  assert log.mock_calls == 3 * [mock.call({'x': 2.0}, step=1)]
+  first, second, other = (call.kwargs for call in wandb.init.call_args_list)
+  assert first == second
+  assert first['resume'] == 'allow' and first['config'] == {'c': 3}
+  assert first['id'] != other['id']
 
 
 def test_compilations_are_counted():

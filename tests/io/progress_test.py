@@ -9,7 +9,6 @@ from atgrpo_jax import api
 from atgrpo_jax.io import metrics
 from atgrpo_jax.io import progress
 from tests import echo
-from tests.rollout import scripted
 
 
 def _watch(monkeypatch):
@@ -64,31 +63,6 @@ def test_other_lines_end_a_silence(monkeypatch, capsys):
       time.sleep(0.01)
     assert 'busy' not in capsys.readouterr().out
     assert _lines(capsys, 1) == ['busy']
-
-
-def test_lines_are_rarer_in_a_long_silence():
-  written, lines = 0, []
-  for now in range(61):
-    if progress._is_due(now, written, others_wrote=0):
-      lines.append(written := now)
-  assert lines == [*range(4, 41, 4), 45, 50, 56]
-
-
-def test_sampling_counts_episodes_and_tokens(monkeypatch, capsys):
-  _watch(monkeypatch)
-  runner = scripted.make_runner({'one': {}, 'two': {}})
-  runner.usage.completion_tokens = 1234
-  seen = []
-
-  def episode(num_turns):
-    for turn in range(num_turns):
-      yield runner.step_environments(
-          [scripted.State('A', goal=5)], [{'a': '2'}], task_id='A', turn=turn)
-    if num_turns == 2:
-      seen.extend(_lines(capsys, 1))
-
-  runner.play([episode(1), episode(2)])
-  assert seen == ['sampling: 1 of 2 episodes, 1,234 tokens']
 
 
 def test_a_run_of_a_script_is_watched_until_it_ends(monkeypatch, capsys):
