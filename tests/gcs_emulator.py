@@ -8,8 +8,6 @@ deletions, and preconditions on generations. tensorstore needs preconditions,
 which packages that emulate this API do not implement.
 """
 
-from __future__ import annotations
-
 import datetime
 import http.server
 import json
@@ -22,7 +20,7 @@ BUCKET = 'bucket'
 _NO_BODY = {}, b''  # The headers and the body of an answer.
 
 
-class Emulator:
+class Emulator(http.server.ThreadingHTTPServer):
   """A context manager that serves one bucket, empty at first.
 
   Attributes:
@@ -31,13 +29,12 @@ class Emulator:
   """
 
   def __init__(self):
+    super().__init__(('127.0.0.1', 0), _Handler)
     self.objects: dict[str, tuple[bytes, int]] = {}
     self._uploads: dict[str, bytearray] = {}
     self._lock = threading.Lock()
     self._generation = 0
-    self._server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), _Handler)
-    self._server.emulator = self
-    self._url = f'http://127.0.0.1:{self._server.server_port}'
+    self._url = f'http://127.0.0.1:{self.server_port}'
     self.env = {
         'STORAGE_EMULATOR_HOST': self._url,
         'TENSORSTORE_GCS_HTTP_URL': self._url,
@@ -46,13 +43,13 @@ class Emulator:
         'GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT': 'false',
         'GOOGLE_CLOUD_PROJECT': 'project'}
 
-  def __enter__(self) -> Emulator:
-    threading.Thread(target=self._server.serve_forever, daemon=True).start()
+  def __enter__(self):
+    threading.Thread(target=self.serve_forever, daemon=True).start()
     return self
 
   def __exit__(self, *exception):
-    self._server.shutdown()
-    self._server.server_close()
+    self.shutdown()
+    self.server_close()
 
   def answer(
       self, method: str, url: str, headers, body: bytes
@@ -160,7 +157,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   def _serve(self):
     body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
-    status, headers, content = self.server.emulator.answer(
+    status, headers, content = self.server.answer(
         self.command, self.path, self.headers, body)
     self.send_response(status)
     for name, value in (
