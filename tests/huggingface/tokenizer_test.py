@@ -331,14 +331,3 @@ def test_chat_template_and_generation_config_name_the_stop_ids(copy):
     (copy / 'generation_config.json').write_text(
         json.dumps({'eos_token_id': stated}))
     assert tokenizer_lib.Tokenizer(copy).stop_ids == expected
-
-
-def test_saved_tokenizers_load_equal(tokenizer, tmp_path):
-  tokenizer.save(tmp_path)
-  saved = tokenizer_lib.Tokenizer(tmp_path)
-  assert saved.stop_ids == tokenizer.stop_ids
-  assert saved.vocab_size == tokenizer.vocab_size
-  for prompt in PROMPTS:
-    np.testing.assert_array_equal(
-        saved.encode_prompt(prompt['messages']),
-        tokenizer.encode_prompt(prompt['messages']))
