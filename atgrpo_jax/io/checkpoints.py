@@ -171,7 +171,7 @@ class Checkpoints:
 
     damage |= {
         path.name: 'was found damaged earlier'
-        for path in self._directory.glob('*.corrupt')}
+        for path in sorted(self._directory.glob('*.corrupt'))}
     if damage:
       lines = [f'  step {name}: {reason}' for name, reason in damage.items()]
       raise errors.UserError(

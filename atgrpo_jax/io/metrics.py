@@ -313,8 +313,8 @@ class StepPrinter:
     seconds = values['time/step']
     parts = sorted((
         (x, name.removeprefix('time/')) for name, x in values.items()
-        if name.startswith('time/') and seconds / 20 <= x < seconds),
-        reverse=True)
+        if name.startswith('time/') and name != 'time/step'
+        and x >= seconds / 20), reverse=True)
     text = (
         f'success: rollout {values["rollout/success"]:.3f}, '
         f'validation {values["validation/success"]:.3f} '
