@@ -1,7 +1,5 @@
 """The modes of a run, and sampling, from Python; see docs/running.md."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent import futures
 import contextlib
@@ -62,7 +60,7 @@ class Run:
     self._sandbox = None
     self._processes = contextlib.ExitStack()
 
-  def __enter__(self) -> Run:
+  def __enter__(self) -> 'Run':
     self._processes.enter_context(progress.watching())
     if self._executor is None:
       workers = self._processes.enter_context(workers_lib.Workers(

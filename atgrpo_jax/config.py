@@ -6,8 +6,6 @@ belong to a spec (`RolloutSpec`, `LossSpec`, `OptimizerSpec`, ...) are checked
 there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools

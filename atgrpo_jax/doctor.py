@@ -9,8 +9,6 @@ has the largest shapes of the run, so it also shows that they fit. A check that
 fails does not keep the others from running. Nothing is left in the workdir.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import pathlib

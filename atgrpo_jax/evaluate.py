@@ -4,8 +4,6 @@ Writes the result to `evals/<name>.json` and the trees of its episodes to
 `evals/<name>.jsonl.gz`.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Mapping, Sequence
 import functools

@@ -4,8 +4,6 @@ Training, evaluation, export and replay share an `Experiment`; `config.build`
 makes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Exports trained policies as Hugging Face and PEFT folders."""
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 

@@ -1,7 +1,5 @@
 """The command line: flags, and the mode that they select; see `--help`."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc
@@ -165,7 +163,7 @@ def main(argv: list[str]) -> int:
 
 
 def run_mode(
-    mode: str, run: api.Run, *, checkpoint: str = 'latest',
+    mode: str, run: 'api.Run', *, checkpoint: str = 'latest',
     step: str | None = None) -> int:
   """Runs a mode that needs an experiment; returns the exit status."""
   with files.disk_errors_as_user_errors(run.workdir):

@@ -8,8 +8,6 @@ the prompt, in random order. Every reward is printed with its terms. A broken
 contract is an error that names the function, the role, the turn and the task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 import json
 import pathlib

@@ -4,8 +4,6 @@ A task is played with made-up replies, so that a mistake in an environment or in
 a function of the user shows in seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import contextlib
 import dataclasses

@@ -8,8 +8,6 @@ after it. Every sampled token is a function of the seed, step, task, turn, role
 and candidate, so on equal devices a replay equals the record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 import functools
 import json

@@ -5,8 +5,6 @@ A built-in rule is named by its key in a registry, and a rule of the user by
 lie in the working directory. Both have the same signature.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 import dataclasses
 import difflib

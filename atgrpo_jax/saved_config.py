@@ -5,8 +5,6 @@
 `main` uses it if `--workdir` is given without `--config`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ml_collections import config_dict

@@ -4,8 +4,6 @@ This module must not import jax, so that mistakes in a config are reported
 before jax is loaded, which takes up to a minute on a cold disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math

@@ -45,8 +45,6 @@ the truth in 88 % where seeds deviate by 10 points around 90 %, Wilson's in 93
 to 94 %.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import functools
 import itertools

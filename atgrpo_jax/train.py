@@ -5,8 +5,6 @@ into advantages (credit), and updates every policy on the groups of its roles
 (gradient and update). All processes of a run do so; see `distributed.hosts`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses

@@ -5,8 +5,6 @@ Axes: E environments, A agents, U turns, P groups in flight, G group size
 B inputs of a critic. `atgrpo_jax.model.decoder` lists the axes of the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import dataclasses
 import enum

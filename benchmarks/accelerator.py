@@ -9,8 +9,6 @@ and writes it to FOLDER/PART.json as soon as it is known.
 On a CPU all sizes are tiny, and the rates say nothing about the project.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 import os

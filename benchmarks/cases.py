@@ -4,8 +4,6 @@ On a CPU the models of accelerators are tiny, and their rates say nothing about
 the project.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools

@@ -25,8 +25,6 @@ estimated cosine can therefore exceed 1, and a negative squared bias counts as
 as functions of the user. docs/when_at_grpo.md explains the game and the rows.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import collections

@@ -6,8 +6,6 @@ With one agent a step is a GRPO step, with several a MAGRPO step. The reward
 equals that of `benchmarks.peers`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import dataclasses

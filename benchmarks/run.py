@@ -25,8 +25,6 @@ compiles. Results go to FOLDER/NAME.json.
 each --repeats times in a new process, and prints the ratio of the best times.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
@@ -72,7 +70,7 @@ Record = dict[str, Any]
 
 def measure(
     case: cases_lib.Case | cases_lib.Check, repeats: int,
-    peers: Mapping[str, Peer]) -> Record:
+    peers: Mapping[str, 'Peer']) -> Record:
   """Measures a case.
 
   Other programs slow a shared machine down for a while, so each repeat times

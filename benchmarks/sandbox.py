@@ -13,8 +13,6 @@ files or (above 10 %) memory than before.
 --out adds the figures of this level to a JSON file.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from concurrent import futures

@@ -3,8 +3,6 @@
 A completion is one id, the index of an answer of `environments.relay`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent import futures
 import dataclasses

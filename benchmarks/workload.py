@@ -3,8 +3,6 @@
 Bounds are {unit: number}: GFLOP of matrix products, and GB read or written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 

@@ -5,8 +5,6 @@ files are added to the site. A linked folder becomes a page with the text of its
 files. A linked file that is neither Markdown nor a picture becomes a page too.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import pathlib

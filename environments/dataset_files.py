@@ -12,8 +12,6 @@ and files, which are read from the first source that exists:
 log names it. A split without rows raises ValueError.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import fnmatch

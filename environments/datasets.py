@@ -15,8 +15,6 @@ module and of the modules that it refers to, and of the state of its manual
 files. After a change of any, the data set is made again.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib

@@ -7,8 +7,6 @@ any worker process. The terms follow the cooperative Markov game of AT-GRPO
 step of a phase is one micro-transition, and the next phase sees its result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 import dataclasses
 import enum
@@ -105,7 +103,7 @@ class History:
     """Returns the chat of a role, as the prompt of its next answer."""
     return list(self.chats.get(role, ()))
 
-  def add(self, role: str, **contents: str | Message) -> History:
+  def add(self, role: str, **contents: str | Message) -> 'History':
     """Returns a history with more messages in the chat of a role.
 
     Args:

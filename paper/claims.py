@@ -6,8 +6,6 @@ A claim says that one row of the records exceeds another. The page has all
 claims that the records decide or could decide, wins and losses alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib

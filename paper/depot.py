@@ -9,8 +9,6 @@ The learning rates in configs/depot.py are those of `SEARCH` with the largest
 area. The search uses other seeds and tasks than the table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tables and the figure of Depot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import functools
 import pathlib

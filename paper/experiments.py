@@ -39,8 +39,6 @@ rates, on seeds and tasks that are not reported) and HumanEval
 the paper's models: pairs of Qwen2.5-Coder-3B, and single agents with 7B.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 import dataclasses
 import itertools

@@ -14,8 +14,6 @@ A folder of records holds four files, sorted by workdir:
 Numbers survive writing and reading bit for bit.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Mapping
 import dataclasses
@@ -79,7 +77,7 @@ class Records:
         workdir: curve['minutes'] for workdir, curve in self.curves.items()
         if 'minutes' in curve}  # An evaluation has none.
 
-  def updated(self, other: Records) -> Records:
+  def updated(self, other: 'Records') -> 'Records':
     """These records, with the workdirs of `other` replaced or added."""
     new = other.workdirs()
     evaluations = {
@@ -90,7 +88,7 @@ class Records:
         evaluations | other.evaluations, pd.concat([old_steps, other.steps]),
         self.curves | other.curves)
 
-  def finished(self) -> Records:
+  def finished(self) -> 'Records':
     """Without workdirs that only have the evaluation before training."""
     finished = {
         workdir for workdir, name in self.evaluations if name != 'before'}

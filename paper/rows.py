@@ -3,8 +3,6 @@
 Also formats the cells of a row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any

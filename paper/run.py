@@ -12,8 +12,6 @@ With --launch, each job is started by a command such as one of launch/*.sh. If
 the command returns before the job has its result, this program waits for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 import fnmatch

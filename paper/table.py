@@ -1,7 +1,5 @@
 """A table of text, in Markdown and LaTeX."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import dataclasses
 

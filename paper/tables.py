@@ -17,8 +17,6 @@ one kind as one cluster (`atgrpo_jax/statistics.py`). One seed has neither. A
 row with fewer than five seeds is marked as a pilot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import math
 import pathlib

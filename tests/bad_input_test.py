@@ -5,8 +5,6 @@ modules, data set or workdir. The whole program runs in this process, without
 workers or a sandbox; `main_test` covers the exit status and the printed line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import itertools

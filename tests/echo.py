@@ -13,8 +13,6 @@ This module is the config, the environment and the data set of a run:
 workers start quickly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from concurrent import futures
 import dataclasses

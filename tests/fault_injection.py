@@ -1,7 +1,5 @@
 """Compares the results of two runs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pathlib

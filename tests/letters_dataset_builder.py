@@ -1,7 +1,5 @@
 """A small data set of letters, for the game of `tests.echo`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow_datasets as tfds

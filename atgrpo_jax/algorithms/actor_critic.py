@@ -22,8 +22,6 @@ Deviations from the authors' code, CoMLRL 1.4.3:
    in 'return_to_go'.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools

@@ -22,8 +22,6 @@ Deviations from the authors' code, each with a test:
 5. Nothing is filtered or duplicated before the group statistics.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

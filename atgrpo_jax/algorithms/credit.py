@@ -5,8 +5,6 @@ compares all actions of a task (arXiv 2510.11062, sections 4.1 and 5.1). The
 group key decides which candidates share a baseline.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 import dataclasses
 

@@ -8,8 +8,6 @@ Deviation from the authors' code, with a test: episodes that end early are
 trained on up to their last action.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -26,8 +26,6 @@ Deviations from the authors' code, CoMLRL 1.4.3, the first three with a test:
    configs/functions.py makes one update per node, as version 1.2.6 does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """Plays the tasks of a training step, by the algorithm of `rollout.mode`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from atgrpo_jax import errors

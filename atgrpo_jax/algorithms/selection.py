@@ -8,8 +8,6 @@ A rule is a function (returns, team_returns, spec, rng) -> index:
   rng: numpy Generator, for random rules.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from atgrpo_jax.rl import advantages

@@ -3,8 +3,6 @@
 `configs/common.py` has their values and defaults.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 import dataclasses
 import itertools

@@ -5,8 +5,6 @@ stacks all layers in one leaf, [L, ...]; a tensor belongs to one layer. The
 tensor of a linear layer is [out, in], its kernel is [in, out].
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -8,8 +8,6 @@ that cannot be converted exactly raises UserError. The package `gguf` parses
 files and dequantises weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 import dataclasses
 import importlib.util

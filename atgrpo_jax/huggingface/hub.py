@@ -3,8 +3,6 @@
 A model is a Hugging Face folder: local, in a bucket, or on the hub.
 """
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 import hashlib

@@ -5,8 +5,6 @@ A folder holds one adapter: `adapter_config.json` and
 `atgrpo_jax.model.lora`. Both add `(alpha / R) * (x @ a) @ b`.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 

@@ -4,8 +4,6 @@ Sampled ids are trained as they are: a completion is decoded for the environment
 and never encoded again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import functools
 import json

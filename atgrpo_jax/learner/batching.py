@@ -1,7 +1,5 @@
 """Pads groups and critic inputs to batches of a few static shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 import dataclasses
 
@@ -29,7 +27,7 @@ class Buckets:
     errors.check_number(
         'buckets.microbatch_tokens', self.microbatch_tokens, min_value=1)
 
-  def on(self, num_shards: int) -> Buckets:
+  def on(self, num_shards: int) -> 'Buckets':
     """The shapes on a mesh that splits the groups into `num_shards`."""
     groups = {-(-size // num_shards) * num_shards for size in self.groups}
     return dataclasses.replace(

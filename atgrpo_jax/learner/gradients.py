@@ -10,8 +10,6 @@ microbatches. The sum over shards is divided once, by a number from the host.
 Only the trained parameters have gradients (see `policy`).
 """
 
-from __future__ import annotations
-
 import functools
 
 from flax import struct

@@ -9,8 +9,6 @@ the output head, and the trained tree is
 The value head starts at zero, so every initial value is 0.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import zlib
@@ -94,7 +92,7 @@ class TrainState:
   num_updates: jax.Array  # [] int32
 
   @classmethod
-  def create(cls, params: Params, spec: OptimizerSpec) -> TrainState:
+  def create(cls, params: Params, spec: OptimizerSpec) -> 'TrainState':
     """The state before the first update."""
     return cls(
         params, make_optimizer(spec).init(params), jnp.zeros((), jnp.int32))

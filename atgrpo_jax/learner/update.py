@@ -5,8 +5,6 @@ fetched later, by `Updates.metrics`, so policies on different pools update at
 the same time.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Sequence
 import dataclasses

@@ -14,8 +14,6 @@ keys were computed three times as fast as with keys in rows.
 Letters as in `atgrpo_jax.model.decoder`.
 """
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -5,8 +5,6 @@ contradicts another field. Unknown fields are refused too, because ignoring one
 may change the model silently.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 import dataclasses
 from typing import Any

@@ -16,8 +16,6 @@ Layers are stacked on a leading axis L. Sequences scan over layers; decoding
 unrolls them, because a scan would copy the cache at every token.
 """
 
-from __future__ import annotations
-
 from flax import traverse_util
 import jax
 import jax.numpy as jnp

@@ -12,8 +12,6 @@ tokamax expect keys in rows, so XLA would copy all keys for each token.
 Letters as in `atgrpo_jax.model.decoder`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 import functools
 import math

@@ -1,7 +1,5 @@
 """Keys and values kept between calls of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 import functools
 
@@ -66,7 +64,7 @@ class Rows:
   @classmethod
   def of(
       cls, candidate_of_row: jax.Array | None, num_groups: int,
-      group_size: int) -> Rows:
+      group_size: int) -> 'Rows':
     """Rows with these candidates; free rows hold any finished candidate."""
     if candidate_of_row is None:
       return cls(group_size, None, None)

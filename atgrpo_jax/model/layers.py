@@ -1,7 +1,5 @@
 """The layers of a decoder. Letters as in `atgrpo_jax.model.decoder`."""
 
-from __future__ import annotations
-
 import functools
 import math
 

@@ -5,8 +5,6 @@ and the groups of a batch may use different adapters. R is the rank; other
 letters as in `atgrpo_jax.model.decoder`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 import re

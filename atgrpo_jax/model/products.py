@@ -15,8 +15,6 @@ it flips roundings, and such flips spread through the layers. Therefore both add
 the same terms in the same order (`rounds`, `ones`).
 """
 
-from __future__ import annotations
-
 import functools
 import pathlib
 import re

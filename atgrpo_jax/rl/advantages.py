@@ -21,8 +21,6 @@ A scale is a function (differences [N], returns [N], weights [N]) -> advantages
 [N] of the same candidates. It is called unless all differences are 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -43,8 +43,6 @@ Deviations from the authors' code:
 2. The log-probabilities of the sampler are used, in w.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 import dataclasses
 

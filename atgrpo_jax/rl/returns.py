@@ -6,8 +6,6 @@ later local rewards. 'episode_return' and the lambda-returns of a critic sum the
 local rewards of a role, too.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

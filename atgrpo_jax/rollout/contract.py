@@ -6,8 +6,6 @@ the turn and the task. It carries the traceback of the user's code.
 Worker processes import this module, so it must not import jax.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses

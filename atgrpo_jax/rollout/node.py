@@ -1,7 +1,5 @@
 """Expands the nodes of a tree: samples groups and steps their joint actions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 import itertools

@@ -4,8 +4,6 @@ The policy map is the sigma of arXiv 2510.11062, section 3; `settings` reads it.
 Everything else loops over {policy: ...} dicts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import dataclasses
 

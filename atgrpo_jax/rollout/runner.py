@@ -6,8 +6,6 @@ samples the prompts of all episodes; worker processes step the environments.
 `contract` calls the functions of the environments.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent import futures

@@ -5,8 +5,6 @@ and the tree of MAGRPO branches at every joint action that continues. Like
 `mctx.Tree`, it stores nodes with their parent and the action that led to them.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
@@ -67,7 +65,7 @@ class Node:
     """True if nothing can follow a joint action."""
     return self.steps[joint_action].done or self.failed(joint_action)
 
-  def with_returns(self, returns: Sequence[np.ndarray]) -> Node:
+  def with_returns(self, returns: Sequence[np.ndarray]) -> 'Node':
     """Replaces the returns by [G] float32 for each group.
 
     Values that are not finite become NaN.
@@ -109,7 +107,7 @@ class Node:
     }
 
   @classmethod
-  def from_json(cls, task_id: str, record: Json) -> Node:
+  def from_json(cls, task_id: str, record: Json) -> 'Node':
     turn = int(record['turn'])
     return cls(
         turn, record['phase'], record['state'],
@@ -142,7 +140,8 @@ class Tree:
     for node in self.nodes:
       yield from node.groups
 
-  def map_groups(self, function: Callable[[types.Group], types.Group]) -> Tree:
+  def map_groups(
+      self, function: Callable[[types.Group], types.Group]) -> 'Tree':
     """Replaces every group by `function(group)`."""
     return dataclasses.replace(self, nodes=tuple(
         dataclasses.replace(node, groups=tuple(map(function, node.groups)))
@@ -162,7 +161,7 @@ class Tree:
         'nodes': [node.to_json(show, with_tokens) for node in self.nodes]}
 
   @classmethod
-  def from_json(cls, record: Json) -> Tree:
+  def from_json(cls, record: Json) -> 'Tree':
     """Reads a record of `to_json`; what it omits becomes empty.
 
     Raises LookupError, TypeError, ValueError or AttributeError for a malformed

@@ -11,8 +11,6 @@ repeating it gives the same bits. docs/sandbox.md lists the faults.
 This module starts processes before jax is imported, so it must not import jax.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import process
@@ -46,7 +44,7 @@ _COUNTS = 'server_restarts', 'pool_restarts', 'repeated_steps'
 class StepBatch:
   """The steps of one message to a worker."""
 
-  workers: Workers
+  workers: 'Workers'
   step_all: Callable[..., list[env_api.Step]]
   environment: env_api.Environment
   requests: Sequence[contract.StepRequest]
@@ -289,7 +287,7 @@ class Workers:
         worker.kill()
         worker.join()
 
-  def __enter__(self) -> Workers:
+  def __enter__(self) -> 'Workers':
     with contextlib.ExitStack() as stack:
       if self._server is not None:
         try:

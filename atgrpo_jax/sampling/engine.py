@@ -18,8 +18,6 @@ The completions of a request depend only on it and the weights, up to
 rounding: matrix products of other shapes round differently.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 import functools

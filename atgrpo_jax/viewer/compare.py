@@ -7,8 +7,6 @@ resumed run may change, other than the length of the training. A run that cannot
 be read is left out and named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools

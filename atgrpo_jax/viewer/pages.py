@@ -5,8 +5,6 @@ the scripts insert it as text nodes. The content security policy allows only the
 style and the scripts of the page, by their hashes, and no requests.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 import dataclasses

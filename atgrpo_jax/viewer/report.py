@@ -3,8 +3,6 @@
   python -m atgrpo_jax.main --mode report --workdir W
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import gzip

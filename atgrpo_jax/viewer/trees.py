@@ -5,8 +5,6 @@ summary that tasks are filtered by. The trees of a record form one chunk, which
 the page unpacks on demand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import dataclasses
 import json

@@ -4,8 +4,6 @@ Reads requests (`benchmarks.workload.request`) as JSON lines and replies to each
 with a line {"seconds": ...}. Texts are ids separated by spaces.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 import json
 import sys

@@ -6,8 +6,6 @@ with a line {"seconds": ...}. `sample` generates with a model without adapter;
 prompt with its candidates at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 import json
 import sys

@@ -50,8 +50,6 @@ Deviations from the authors' code:
 6. A program that exits normally has not failed, even if it wrote to stderr.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The Depot data set: sequences of orders, from fixed seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -48,8 +48,6 @@ wrong word. Without the word it is 1 / m.
 unknown token is a PARSE_ERROR; this token is wrong, the others count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 import dataclasses
 import itertools

@@ -50,8 +50,6 @@ and not twice; the tool is paid for its own answer only; output on stderr is no
 failure. Deviation from the paper: integers and fractions must be equal exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 import dataclasses
 import re

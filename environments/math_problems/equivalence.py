@@ -13,8 +13,6 @@ This module reads lists, tuples, intervals, sets and equations, whose members
 `grader.py` limits time and memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import itertools
 import re

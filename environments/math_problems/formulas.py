@@ -7,8 +7,6 @@ therefore compared here. Numbers without a decimal point are compared exactly,
 others as `notation.tolerance` says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import logging
 import re

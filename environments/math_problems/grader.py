@@ -13,8 +13,6 @@ A grader that dies or hangs is replaced, and the pair is graded again. After a
 second failure the verdict is FAILED, which says nothing about the answer.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import gc

@@ -13,8 +13,6 @@ typesetting or with one number changed. The closing sentences of competitions
 ("where m and n are relatively prime ...") are too short to match.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Sequence
 import hashlib

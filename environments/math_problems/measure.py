@@ -8,8 +8,6 @@ answers differs in size, form or order. The command prints how many are accepted
 and refused, and every exception.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Iterator
 import re

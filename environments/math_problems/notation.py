@@ -5,8 +5,6 @@ semicolons, `and` or `or`; `\\pm` stands for two items. Numbers are compared
 here as exact fractions. `equivalence.py` compares everything else.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import fractions
 import re

@@ -9,8 +9,6 @@
   gsm8k          grade school problems, to train and to test (arXiv 2110.14168)
 """
 
-from __future__ import annotations
-
 import tensorflow_datasets as tfds
 
 from environments import dataset_files

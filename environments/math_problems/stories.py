@@ -12,8 +12,6 @@ There are too many combinations of numbers, operators, order and brackets for a
 model to memorise solutions in its warm start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 

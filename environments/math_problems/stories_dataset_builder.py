@@ -4,8 +4,6 @@ Generated from fixed seeds, so that every machine gets the same rows. No two
 tasks have the same solution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -19,8 +19,6 @@ statement or all of its tests are too large. Single tests that are too large or
 too many are dropped. The log names every such task.
 """
 
-from __future__ import annotations
-
 import ast
 import base64
 from collections.abc import Iterable, Sequence

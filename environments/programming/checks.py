@@ -41,8 +41,6 @@ Differences from running the asserts and the program in one process:
    steps, or if they have no asserts.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

@@ -28,8 +28,6 @@ Deviations from the official graders, all stricter but the last:
    value itself may be a tuple, and in that of APPS also its elements.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable, Sequence
 import decimal

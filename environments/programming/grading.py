@@ -7,8 +7,6 @@ Inputs run in batches of 1, 2, 4, ... After a batch with the third timeout, the
 remaining inputs are not run and count as failed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 import re

@@ -12,8 +12,6 @@ A task is a `Problem` as a dict. Some tasks have megabytes of tests, so tests
 are stored as compressed text.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 import dataclasses

@@ -9,8 +9,6 @@ There are too many combinations of steps, numbers, order and question for a
 model to memorise programs in its warm start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 import functools

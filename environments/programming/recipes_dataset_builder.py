@@ -4,8 +4,6 @@ The seeds are fixed, so every machine generates the same rows. No two tasks have
 the same program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -28,8 +28,6 @@ Reward terms, all in [0, 1]:
 `success`: every turn that can pay has paid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools

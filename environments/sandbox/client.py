@@ -7,8 +7,6 @@ killed its supervisor, and its status is ERROR. Every other failure is
 INFRASTRUCTURE.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent import futures
 import dataclasses

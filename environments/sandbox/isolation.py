@@ -10,8 +10,6 @@ from 6.12 signals and abstract Unix sockets; `seccomp` refuses these on any
 kernel.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

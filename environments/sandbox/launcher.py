@@ -1,7 +1,5 @@
 """Starts the fork-server at the strongest level that this machine offers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import contextlib
 import dataclasses
@@ -233,7 +231,7 @@ class SandboxServer:
       self._process.wait()
     self._process = None
 
-  def __enter__(self) -> SandboxServer:
+  def __enter__(self) -> 'SandboxServer':
     self.start()
     return self
 

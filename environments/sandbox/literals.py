@@ -25,8 +25,6 @@ Importing this module raises the number of digits that Python converts between
 ints and text to MAX_DIGITS.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Iterator, MappingView, Sequence
 import copy

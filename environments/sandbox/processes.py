@@ -1,7 +1,5 @@
 """Options, states and ends of Linux processes."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

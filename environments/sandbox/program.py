@@ -1,7 +1,5 @@
 """The life of a program's process: reads a request, runs it, and ends."""
 
-from __future__ import annotations
-
 import atexit
 from collections.abc import Iterator, Sequence
 import ctypes

@@ -14,8 +14,6 @@ Messages are NamedTuples: importing dataclasses would lengthen the server's
 start by a quarter.
 """
 
-from __future__ import annotations
-
 import enum
 import json
 from typing import NamedTuple

@@ -9,8 +9,6 @@ random marks. A program can find the marks and print another value, but it never
 learns the expected one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 import http.client

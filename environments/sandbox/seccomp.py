@@ -8,8 +8,6 @@ The filter is classic BPF, see seccomp(2): instructions of eight bytes that load
 a word of the call, compare it, or return a decision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 import ctypes
 import errno

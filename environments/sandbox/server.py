@@ -19,8 +19,6 @@ the supervisor, so this keeps one program from finding another's source, input
 or output in inherited memory.
 """
 
-from __future__ import annotations
-
 import _thread
 from collections.abc import Callable, Sequence
 import contextlib

@@ -31,8 +31,6 @@ a reply has no second text and pays 0. The released baseline cuts it at a random
 character.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 import dataclasses
 import re

@@ -37,8 +37,6 @@ In the paper coherence grows logarithmically with the number of categories; in
 the released code and here it grows linearly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 import dataclasses
 import math

@@ -7,8 +7,6 @@ start and end at word boundaries, and any blanks separate the words of a phrase.
 The released code matches anywhere, so it finds 'so' in 'also'.
 """
 
-from __future__ import annotations
-
 import re
 
 # Category -> entries. No entry is in two categories, but entries may overlap:

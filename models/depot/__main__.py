@@ -10,8 +10,6 @@ words for a hidden order are equally likely, and so are all shelves after an
 unknown word.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 import functools

@@ -6,8 +6,6 @@ prints the probability of the right answer to each kind of choice, and the
 expected return of an untrained pair in the presets `mixed` and `outcome`.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import pathlib

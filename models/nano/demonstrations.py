@@ -6,8 +6,6 @@ fills each row with its missing digits in order, and `invent` is random.
 The first line of a completion announces its kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools

@@ -4,8 +4,6 @@
 `broken` raises a NameError or prints no move.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

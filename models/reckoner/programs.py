@@ -20,8 +20,6 @@ No other kind ends like a broken completion. Otherwise a model that learns to
 avoid broken completions would also unlearn that ending.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

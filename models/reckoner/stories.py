@@ -8,8 +8,6 @@ repeats the last output, or 0 without one, `invent` boxes a random number, and
 `silent` has no box. The first words of a completion announce its kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@ texts about a list of words, and last random texts about a post, in the same way
 for all roles (`environments/writing/posts/grammar.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

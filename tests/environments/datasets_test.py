@@ -3,8 +3,6 @@
 This file is also the builder module of a small data set, `letters`.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import multiprocessing

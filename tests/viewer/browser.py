@@ -1,7 +1,5 @@
 """Opens reports in a headless Chromium."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 import contextlib
 import pathlib

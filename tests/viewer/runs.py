@@ -3,8 +3,6 @@
 The functions of a real run write the records, metrics and evaluations.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

@@ -5,8 +5,6 @@ moves than the maze has cells is malformed. Mazes may have any size; those of
 the paper are 10x10.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 import functools

@@ -4,8 +4,6 @@ Generated as in the paper (arXiv 2510.11062), but from fixed seeds, so every
 machine gets the same rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 import json
 from typing import Any

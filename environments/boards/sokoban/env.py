@@ -4,8 +4,6 @@ A move into a wall, off the grid, or of a box that cannot be pushed does nothing
 and is illegal. Rooms may have any size; the generated ones have 6x6 cells.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 import functools

@@ -14,8 +14,6 @@ be enclosed by walls. Free cells that the player cannot reach, even without the
 boxes, become walls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 import itertools
 import pathlib

@@ -12,8 +12,6 @@ Deviation from the authors' code: a move never changes a clue, so a grid that
 contradicts the clues does not win.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 import dataclasses
 import functools

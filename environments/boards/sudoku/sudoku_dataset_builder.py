@@ -12,8 +12,6 @@ count the tasks of a kind once. No two 9x9 puzzles differ only by the names of
 digits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 import hashlib
 from typing import Any

@@ -54,8 +54,6 @@ that the tester can be paid; blocks are parsed, never evaluated; output on
 stderr is no error; a failure of the sandbox is not a reward of 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 import dataclasses
 import re

@@ -14,8 +14,6 @@ line, one for each argument, and the output is one JSON value.
     ```
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

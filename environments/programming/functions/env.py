@@ -54,8 +54,6 @@ Deviations from the released code:
    with Qwen2.5-Coder-0.5B, such functions earned the cooperation's points.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 import dataclasses
 import functools

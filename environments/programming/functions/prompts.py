@@ -3,8 +3,6 @@
 An agent sees its own replies with the feedback on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import dataclasses
 

@@ -6,8 +6,6 @@ line that is less indented and lets Python read it, or else before the first
 such line.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import re

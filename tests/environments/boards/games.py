@@ -1,7 +1,5 @@
 """Cases of the board games for tests: tasks and moves of known effect."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
