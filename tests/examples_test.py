@@ -125,6 +125,7 @@ def test_the_examples_train(
   values = command_line.parse_main([
       f'--config={EXAMPLE.with_stem(name)}', f'--workdir={tmp_path}/run',
       f'--config.model.folder={folder}',
+      '--config.buckets.prompt=(400,)',  # The tokenizer has few words.
       *(f'--config.{item}' for item in SMALLER)], monkeypatch)
   with futures.ThreadPoolExecutor(1) as executor, api.Run(
       values.config, values.workdir, executor=executor) as run:

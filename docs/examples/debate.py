@@ -39,9 +39,9 @@ class Debate:
       return env_api.Step(
           state=state, team_reward=float(right), done=True, success=right)
     answers = [*state['answers'], answer]
+    agree = type(answer) is int and answer in answers[-2:-1]
     goes_on = (
-        role == 'second' and answers[-1] != answers[-2]
-        and len(answers) < 2 * self.max_turns)
+        role == 'second' and not agree and len(answers) < 2 * self.max_turns)
     return env_api.Step(
         state=state | {'answers': answers}, team_reward=0.0, done=False,
         local_rewards={role: float(right)}, skip=int(goes_on))
