@@ -317,7 +317,10 @@ def _prepared_builder(
   digest = hashlib.sha256()
   for source, path in sorted(_source_files(module.__name__).items()):
     digest.update(source.encode() + path.read_bytes())
-  for folder in sorted({name, builder_config or name}):
+  config = module.Builder.builder_configs.get(builder_config)
+  for folder in sorted({
+      name, getattr(config, 'folder', '') or builder_config or name,
+      *getattr(module.Builder, 'MANUAL_FOLDERS', ())}):
     for path in sorted(manual_folder(root, folder).rglob('*')):
       status = path.stat()
       digest.update(

@@ -43,6 +43,7 @@ class Builder(datasets.TaskBuilder):
 
   VERSION = tfds.core.Version('1.0.0')
   FEATURES = problems_dataset_builder.FEATURES
+  MANUAL_FOLDERS = ('polaris', *TESTS)  # Those of the joined data sets.
 
   def splits(self) -> dict[str, list[dict[str, Any]]]:
     def load(name, split):

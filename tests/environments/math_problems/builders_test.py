@@ -102,6 +102,8 @@ def test_joined_data_set_trains_on_no_test_problem(
   assert removed['polaris/train/7'] == 'aime24/test/0'
   assert len(ids) + len(removed) == 22
   assert caplog.text.count('polaris/train/7: aime24/test/0') == 1
+  write(tmp_path, 'polaris', rows)  # A changed file is read again.
+  assert len(load_split('train+validation')) == len(rows)
 
 
 # Overlaps.
