@@ -168,6 +168,7 @@ def test_a_slow_observe_is_named():
     ({'reward_terms': {3: 1}}, 'reward_terms with keys [3]'),
     ({'done': None}, 'done=None, which is not a truth value'),
     ({'program_runs': 1.5}, 'program_runs=1.5, which is not a count'),
+    ({'skip': -1}, 'skip=-1, which is not a count'),
     ({'done': False}, 'success=True with done=False')])
 def test_field_that_violates_the_contract_is_named(changes, words):
   step = changes if changes is None else dataclasses.replace(GOOD, **changes)
