@@ -90,12 +90,15 @@ class Linear(nn.Module):
       y += products.rounded(bias, self.dtype).astype(x.dtype)
     if self.has_variable('lora', 'a'):
       a, b = (self.get_variable('lora', name) for name in 'ab')
-      low = mesh_lib.constrain(multiply(rows, a), mesh_lib.ROWS)
+      rank = a.shape[-1]  # Of all adapters together.
+      if products.rounds(self.dtype):  # The sampler may have more adapters.
+        a = jnp.pad(a, [(0, 0), (0, max(0, products.MIN_COLUMNS - rank))])
+      low = mesh_lib.constrain(multiply(rows, a)[:, :rank], mesh_lib.ROWS)
       if self.has_variable('lora', 'use'):
         use = self.get_variable('lora', 'use').astype(x.dtype)
         groups, num_adapters = use.shape
-        low = low.reshape(groups, -1, num_adapters, a.shape[-1] // num_adapters)
-        low = (low * use[:, None, :, None]).reshape(-1, a.shape[-1])
+        low = low.reshape(groups, -1, num_adapters, rank // num_adapters)
+        low = (low * use[:, None, :, None]).reshape(-1, rank)
       added = multiply(low, mesh_lib.constrain(b, None, self.out_axis))
       # Without these constraints XLA moves kernels for every decoded token.
       y, added = (

@@ -32,6 +32,9 @@ _CPU_FLAGS = {'avx512_bf16', 'amx_bf16'}
 # number of columns is a multiple of COLUMNS and the right operand has at most
 # MAX_SIZE numbers. Otherwise the order may depend on the shapes.
 COLUMNS, MAX_SIZE = 64, 2**15
+# With fewer columns, bfloat16 products of 3072 terms have another order than
+# with more (measured with AVX512-BF16).
+MIN_COLUMNS = 32
 
 
 def fastest_dtype(platform: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import model
+from atgrpo_jax.model import layers
 from tests.rl import tiny
 
 SPEC = model.LoraSpec(
@@ -62,3 +63,24 @@ def test_groups_of_a_batch_use_different_adapters(params):
         found[row], _adapted(params, weights[index], [scales[index]])[row],
         atol=1e-5)
   assert np.abs(found - _logits(params, TOKENS)).max() > 0.01
+
+
+def test_adapters_of_other_groups_change_no_bit():
+  rng = np.random.default_rng(0)
+
+  def draw(*shape):
+    return jnp.array(rng.normal(size=shape), jnp.float32)
+
+  layer = layers.Linear(64, 1.0, jnp.bfloat16)
+  x, kernel = draw(1, 1024, 4864), draw(4864, 64)
+  (a, b), (other_a, other_b) = (
+      (draw(4864, 16), draw(16, 64)) for _ in range(2))
+
+  def apply(**lora):
+    return jax.jit(layer.apply)(
+        {'params': {'kernel': kernel}, 'lora': lora}, x)
+
+  np.testing.assert_array_equal(
+      apply(a=a, b=b),
+      apply(a=jnp.hstack([other_a, a]), b=jnp.vstack([other_b, b]),
+            use=jnp.array([[0.0, 1.0]])))
