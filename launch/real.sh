@@ -19,7 +19,8 @@ time, a package index. Run it again to resume.
                   by AT-GRPO; needs the hub, or the files of the data set in
                   downloads/manual/gsm8k of TFDS_DATA_DIR (.cache/datasets);
                   half an hour
-                  stories: the same team on generated word problems
+                  stories: the same team on generated word problems, with an
+                  adapter for each; an hour
                   factbook: SmolLM2-135M writes two summaries, with an adapter
                   for each, by MAGRPO; 30 minutes, 5 GiB
   --seed N        seed of the run (default 0)
