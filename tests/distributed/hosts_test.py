@@ -34,7 +34,6 @@ RUNS = {
     'pools': POOLS | {'mesh.fsdp': 2},
     # An adapter and a whole model, each with a critic.
     'critics': POOLS | common.MAGRPO | common.IAC | {
-        'train.num_steps': 2,
         'per_policy': (('first', 'model.trained', 'lora'),),
         'train.diagnose_every': 1,
         'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.1}}
@@ -69,8 +68,8 @@ def test_any_number_of_processes_resumes_a_killed_run(
     name, num_devices, before, after, echo_folder, tmp_path):
   def start(workdir, num_processes):
     return _start(
-        echo_folder, workdir, num_processes, num_devices,
-        **{'train.num_steps': 4} | RUNS[name])
+        echo_folder, workdir, num_processes, num_devices, **RUNS[name],
+        **{'train.num_steps': 4})
 
   one, many = tmp_path / 'one', tmp_path / 'many'
   processes = start(many, before)
