@@ -1,13 +1,10 @@
 """Commands and environments of the processes that tests start."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 import os
 import socket
-import subprocess
 import sys
 from typing import Any
-
-from tests import checkout
 
 
 def train(
@@ -24,19 +21,8 @@ def with_cpu_devices(num: int) -> dict[str, str]:
   return os.environ | {'JAX_PLATFORMS': 'cpu', 'JAX_NUM_CPU_DEVICES': str(num)}
 
 
-def start_together(
-    make_command: Callable[[str, int], list[str]], num_processes: int,
-    num_devices: int, **env: str) -> list[subprocess.Popen]:
-  """Starts the processes of a run, which divide the CPU devices.
-
-  `make_command` takes the address at which they meet, and an index.
-  """
+def free_address() -> str:
+  """An address at which the processes of a run can meet."""
   with socket.socket() as free:
     free.bind(('localhost', 0))
-    address = f'localhost:{free.getsockname()[1]}'
-  return [
-      subprocess.Popen(
-          make_command(address, index), cwd=checkout.ROOT, text=True,
-          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-          env=with_cpu_devices(num_devices // num_processes) | env)
-      for index in range(num_processes)]
+    return f'localhost:{free.getsockname()[1]}'
