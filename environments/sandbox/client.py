@@ -175,11 +175,21 @@ class Sandbox:
     """True if the server that was started then still serves."""
     time.sleep(_SERVER_END_SECONDS)
     try:
-      with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(self.address)
+      with self._connect(protocol.SOCKETS[0]):
         return os.stat(self.address).st_mtime_ns == server_start
     except OSError:
       return False
+
+  def _connect(self, socket_name: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+      connection.settimeout(self.limits.wall_seconds + self.reply_seconds)
+      connection.connect(
+          os.path.join(os.path.dirname(self.address), socket_name))
+    except BaseException:
+      connection.close()
+      raise
+    return connection
 
   def _request(
       self, request: protocol.Request) -> tuple[ProgramResult, bytes]:
@@ -190,10 +200,7 @@ class Sandbox:
     text = request.source + request.arguments
     needs_packages = any(package in text for package in protocol.PACKAGES)
     server_start = os.stat(self.address).st_mtime_ns
-    with socket.socket(socket.AF_UNIX) as connection:
-      connection.settimeout(self.limits.wall_seconds + self.reply_seconds)
-      connection.connect(os.path.join(
-          os.path.dirname(self.address), protocol.SOCKETS[needs_packages]))
+    with self._connect(protocol.SOCKETS[needs_packages]) as connection:
       try:
         connection.sendall(protocol.pack(request))
         connection.shutdown(socket.SHUT_WR)
