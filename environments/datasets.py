@@ -208,9 +208,10 @@ def _call_tasks(
   sizes = {
       name: types.SimpleNamespace(num_examples=len(rows[name]))
       for name in rows}
-  parts = []
-  with contextlib.suppress(AttributeError, ValueError, RuntimeError):
+  try:
     parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(sizes)
+  except (AttributeError, ValueError, RuntimeError) as error:
+    raise _no_tasks(module.__name__, split, sizes) from error
   tasks = [
       task for part in parts
       for task in rows[part.splitname][part.from_:part.to]]
@@ -278,9 +279,10 @@ def _read_builder(
         'local folder; each host can make its copy.')
   tfds.disable_progress_bar()
   builder = _prepared_builder(module, data_dir, builder_config)
-  num_tasks = 0
-  with contextlib.suppress(ValueError, NotImplementedError):
+  try:
     num_tasks = builder.info.splits[split].num_examples
+  except (ValueError, NotImplementedError) as error:
+    raise _no_tasks(builder.name, split, builder.info.splits) from error
   if not num_tasks:
     raise _no_tasks(builder.name, split, builder.info.splits)
   with _errors_as_value_error(
