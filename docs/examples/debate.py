@@ -7,7 +7,6 @@ While the debaters disagree, the judge is left out, except in the last turn.
 
 import sums
 
-from configs import common
 from environments import env_api
 from environments import text
 
@@ -52,10 +51,7 @@ def make_environment(**_):
 
 
 def get_config():
-  c = common.base_config('135m')
-  common.use_small_model(
-      c, c.model.folder, max_new_tokens=16, prompt_buckets=(192,),
-      completion_buckets=(16,), learning_rate=1e-5)
+  c = sums.get_config().unlock()
   c.environment.module = 'debate'
-  c.train.num_steps = 20
+  c.buckets.prompt = (192,)
   return c.lock()
