@@ -50,7 +50,7 @@ _MAX_KEPT = 1 / 8
 # Section -> its keys that `per_policy` may override; () for all.
 _POLICY_SECTIONS = {
     'model': (), 'lora': (), 'optimizer': (),
-    'rollout': ('temperature', 'max_new_tokens'),
+    'rollout': ('temperature', 'max_new_tokens', 'stop'),
     'evaluation': ('temperature', 'top_k', 'top_p')}
 _SAMPLING = [
     f'{section}.{key}'

@@ -125,7 +125,8 @@ def evaluate(
           'temperature': runner.temperature, 'top_k': runner.top_k,
           'top_p': runner.top_p,
           'max_new_tokens': runner.max_new_tokens,
-          **({'per_policy': runner.per_policy} if runner.per_policy else {})}}
+          **{name: value for name in ('stop', 'per_policy')
+             if (value := getattr(runner, name))}}}
 
 
 def play_episodes(
@@ -145,10 +146,9 @@ def play_episodes(
 
 def _is_cut(
     runner: runner_lib.EpisodeRunner, nodes: Sequence[tree_lib.Node]) -> bool:
-  """Whether a completion of an episode lacks a stop token."""
+  """Whether a completion of an episode was cut."""
   return any(
-      group.candidates[0].completion[-1]
-      not in runner.policy_of(group.key.role).tokenizer.stop_ids
+      runner.is_cut(group.key.role, group.candidates[0].completion)
       for node in nodes for group in node.groups)
 
 

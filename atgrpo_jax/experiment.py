@@ -236,7 +236,7 @@ class Experiment:
       policy_map: policies_lib.PolicyMap | None = None,
       is_stopped: Callable[[], bool] = lambda: False, top_k: int = 0,
       top_p: float = 1.0,
-      per_policy: Mapping[str, Mapping[str, float]] | None = None,
+      per_policy: Mapping[str, Mapping[str, Any]] | None = None,
   ) -> runner_lib.EpisodeRunner:
     """Returns a runner that plays with the policies of a training step.
 
@@ -254,13 +254,14 @@ class Experiment:
         alpha=self.rollout.alpha,
         keep_truncated=self.config.rollout.keep_truncated,
         step_seconds=self.config.environment.step_seconds, top_k=top_k,
-        top_p=top_p, per_policy=per_policy or {})
+        top_p=top_p, stop=self.config.rollout.stop,
+        per_policy=per_policy or {})
 
   @property
   def rollout_sampling(self) -> dict[str, Any]:
     """Arguments of `runner` for training and validation."""
     return {'temperature': self.config.rollout.temperature} | self._per_policy(
-        'rollout.temperature', 'rollout.max_new_tokens')
+        'rollout.temperature', 'rollout.max_new_tokens', 'rollout.stop')
 
   @property
   def evaluation_sampling(self) -> dict[str, Any]:
@@ -269,7 +270,8 @@ class Experiment:
     return {
         name: self.config.evaluation[name] for name in names
     } | self._per_policy(
-        'rollout.max_new_tokens', *(f'evaluation.{name}' for name in names))
+        'rollout.max_new_tokens', 'rollout.stop',
+        *(f'evaluation.{name}' for name in names))
 
   def _per_policy(self, *keys: str) -> dict[str, Any]:
     """The argument `per_policy` of `runner`; empty without such overrides."""

@@ -292,8 +292,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.policy_map = ()
   # (policy, key, value) overrides, such as
   # (('tool', 'model.trained', 'none'),). Keys are all of model, lora and
-  # optimizer; rollout.temperature and rollout.max_new_tokens, at most that of
-  # the run; and the temperature, top_k and top_p of the evaluation.
+  # optimizer; rollout.temperature, rollout.stop and rollout.max_new_tokens, at
+  # most that of the run; and the temperature, top_k and top_p of the evaluation.
   c.per_policy = ()
 
   c.model = config_dict.ConfigDict()
@@ -385,6 +385,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.rollout.max_joint_actions = 1000  # Per task; more are refused.
   c.rollout.temperature = 1.0
   c.rollout.max_new_tokens = 4096
+  # Strings that end a completion like a stop token; it includes them.
+  c.rollout.stop = ()
   # Whether the environment reads a completion that reached max_new_tokens;
   # otherwise it reads an empty one.
   c.rollout.keep_truncated = True

@@ -27,6 +27,7 @@ BAD_VALUES = {
     'rollout.discount': math.nan,
     'rollout.temperature': 1e-9,
     'rollout.max_new_tokens': 3,
+    'rollout.stop': ('',),
     'advantage.group_key': ('env', 'env'),
     'advantage.extra_terms': (('immediate', ('env',), -1.0),),
     'critic.kind': 'central',

@@ -70,7 +70,7 @@ class Usage:
   prompt_tokens: int = 0  # Counted once for all completions of a prompt.
   completion_tokens: int = 0
   model_calls: int = 0  # Completions.
-  cut_completions: int = 0  # Completions without a stop token.
+  cut_completions: int = 0  # See `EpisodeRunner.is_cut`.
   overlong_prompts: int = 0  # Each ended an episode, which is truncated.
   environment_steps: int = 0  # Requested; equal ones are computed once.
   program_runs: int = 0
@@ -99,14 +99,14 @@ class EpisodeRunner:
   train_step: int
   executor: futures.Executor | workers_lib.Workers  # Steps environments.
   alpha: float = 1.0  # Weight of the team reward in a candidate's reward.
-  # If False, the environment reads '' instead of a completion without a stop
-  # token.
+  # If False, the environment reads '' instead of a completion that was cut.
   keep_truncated: bool = True
   step_seconds: float = math.inf  # Of `contract.step_all`.
   top_k: int = 0  # Of `programs.SamplerSpec`.
   top_p: float = 1.0
-  # Policy -> temperature, top_k, top_p or max_new_tokens, if it has its own.
-  per_policy: Mapping[str, Mapping[str, float]] = dataclasses.field(
+  stop: Sequence[str] = ()  # Strings that end a completion and belong to it.
+  # Policy -> its own temperature, top_k, top_p, max_new_tokens or stop.
+  per_policy: Mapping[str, Mapping[str, Any]] = dataclasses.field(
       default_factory=dict)
   # True abandons the episodes; checked between chunks.
   is_stopped: Callable[[], bool] = lambda: False
@@ -215,9 +215,11 @@ class EpisodeRunner:
           self.seed, self.train_step, zlib.crc32(key.task_id.encode()),
           key.turn, zlib.crc32(key.role.encode()), key.branch], np.uint32)
       self._engine(key.role, len(prompt), group_size).add(engine_lib.Request(
-          tag=(groups, index, policy.tokenizer), prompt=prompt,
+          tag=(groups, index, key.role), prompt=prompt,
           key_ids=key_ids, budget=self._setting(key.role, 'max_new_tokens'),
-          adapter=policy.adapter))
+          adapter=policy.adapter, find_end=functools.partial(
+              self._find_stop, key.role)
+          if self._setting(key.role, 'stop') else None))
     return PendingSamples(groups)
 
   def step_environments(
@@ -253,23 +255,47 @@ class EpisodeRunner:
 
     It begins with `<think>` if the prompt ends with that.
     """
-    tokenizer = self.policy_of(role).tokenizer
-    if not self.keep_truncated and completion[-1] not in tokenizer.stop_ids:
+    if not self.keep_truncated and self.is_cut(role, completion):
       return ''
+    tokenizer = self.policy_of(role).tokenizer
     return tokenizer.opening + tokenizer.decode(completion)
+
+  def is_cut(self, role: str, completion: np.ndarray) -> bool:
+    """Whether a completion [T] int32 ends without a stop token or string."""
+    return (
+        completion[-1] not in self.policy_of(role).tokenizer.stop_ids
+        and not self._find_stop(role, completion, num_new=1))
+
+  def _find_stop(self, role: str, tokens: np.ndarray, num_new: int) -> int:
+    """The number of tokens up to a stop string in the new ones, or 0."""
+    stop = self._setting(role, 'stop')
+    decode = self.policy_of(role).tokenizer.decode
+    first_new = len(tokens) - num_new
+    # A token has at least one byte.
+    longest = max((len(x.encode()) for x in stop), default=0)
+    tokens = tokens[(start := max(0, first_new - longest)):]
+
+    def has_stop(end):
+      text = decode(tokens[:end])
+      return any(x in text for x in stop)
+
+    if not has_stop(len(tokens)):
+      return 0
+    ends = range(first_new - start + 1, len(tokens) + 1)
+    return start + next(filter(has_stop, ends))
 
   def _collect_samples(self) -> None:
     """Waits for the chunks that the devices are computing."""
     start = time.perf_counter()
     for engine in self._engines.values():
       for sampled in engine.collect():
-        groups, index, tokenizer = sampled.request.tag
+        groups, index, role = sampled.request.tag
         groups[index] = sampled
         self.usage.prompt_tokens += len(sampled.request.prompt)
         self.usage.completion_tokens += sum(map(len, sampled.completions))
         self.usage.model_calls += len(sampled.completions)
         self.usage.cut_completions += sum(
-            ids[-1] not in tokenizer.stop_ids for ids in sampled.completions)
+            self.is_cut(role, ids) for ids in sampled.completions)
     self.usage.sample_seconds += time.perf_counter() - start
 
   def _start_steps(self) -> list[futures.Future | workers_lib.StepBatch | None]:

@@ -18,7 +18,7 @@ The completions of a request depend only on it and the weights, up to
 rounding: matrix products of other shapes round differently.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -60,6 +60,9 @@ class Request:
   key_ids: np.ndarray  # [K] uint32, see `programs.group_keys`
   budget: int  # Longest completion, stop token included.
   adapter: int = 0  # Index in the adapters of the engine.
+  # Maps the tokens of a candidate [T] int32, of which the last ones are new, and
+  # the number of new ones to the tokens that are kept, or 0 to go on.
+  find_end: Callable[[np.ndarray, int], int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +84,21 @@ class _HeldGroup:
   running: np.ndarray  # [G] bool
   rows: np.ndarray  # [G] int32, rows of its shard or `NO_ROW`
   age: int = 0  # Tokens of its longest candidate.
+
+  def end_early(self, candidate: int, num_new: int) -> bool:
+    """Ends a candidate where `Request.find_end` says; True if it was running."""
+    if self.request.find_end is None:
+      return False
+    tokens = np.concatenate(self.tokens[candidate])
+    end = self.request.find_end(tokens, num_new)
+    if not end:
+      return False
+    self.tokens[candidate] = [tokens[:end]]
+    logprobs = np.concatenate(self.logprobs[candidate])
+    self.logprobs[candidate] = [logprobs[:end]]
+    was_running = self.running[candidate]
+    self.running[candidate] = False
+    return was_running
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -196,7 +214,7 @@ class Engine:
     chunk = programs.Chunk.split(hosts.fetch(self._chunk))
     self._chunk = None
     slots_per_shard = self._slots_per_shard
-    finished = []
+    finished, ends_early = [], False
     for slot, group in enumerate(self._held):
       if group is None:
         continue
@@ -207,11 +225,16 @@ class Engine:
         group.tokens[candidate].append(chunk.tokens[row, :length])
         group.logprobs[candidate].append(chunk.logprobs[row, :length])
         group.running[candidate] = chunk.running[row]
+        ends_early |= group.end_early(candidate, length)
       if not group.running.any():
         finished.append(SampledGroup(
             group.request, tuple(map(np.concatenate, group.tokens)),
             tuple(map(np.concatenate, group.logprobs))))
         self._held[slot] = None
+    if ends_early:
+      running = self._per_candidate('running', False)
+      self._slots = self._slots.replace(
+          running=self._put(running.reshape(self._slots.running.shape)))
     if not self.busy:
       # Another engine may need the memory.
       self._slots = self._past = None

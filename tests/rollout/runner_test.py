@@ -113,6 +113,34 @@ def test_truncated_completion_is_empty_unless_kept(
   assert (cut.outcome == env_api.Outcome.OK) == keep_truncated
 
 
+def test_stop_strings_end_the_completions_of_a_policy(monkeypatch):
+  scripted.follow_scripts(monkeypatch)
+  runner = scripted.make_runner(
+      keep_truncated=False, stop=('!!!!',),
+      per_policy={'one': {'stop': ('</a>', ';')}})
+  keys = [types.GroupKey('A', role, turn=0, branch=0) for role in 'ab']
+  pending = runner.sample(
+      dict.fromkeys(keys, scripted.State('A', goal=9)), group_size=4)
+  scripted.wait_for(runner, pending)
+  requests = [x for made in scripted.Engine.made for x in made.requests]
+
+  def find_end(request, text, num_new):
+    return request.find_end(np.frombuffer(text.encode(), np.uint8), num_new)
+
+  one, two = requests
+  assert find_end(one, '1</b>' * 5, num_new=5) == 0
+  assert find_end(one, 'x' * 9 + '1</a>234', num_new=4) == 14
+  assert find_end(one, 'x' * 9 + '1</a>234;', num_new=9) == 14
+  assert find_end(one, ';', num_new=1) == 1
+  assert find_end(two, 'x' * 9 + '1</a>', num_new=5) == 0
+  assert find_end(two, '2!!!!', num_new=1) == 5
+  ended, cut = (
+      np.frombuffer(text, np.uint8).astype(np.int32)
+      for text in (b'1</a>', b'1</b>'))
+  assert [runner.is_cut('a', x) for x in (ended, cut)] == [False, True]
+  assert [runner.text_of('a', x) for x in (ended, cut)] == ['1</a>', '']
+
+
 def test_equal_actions_are_stepped_once():
   made = []
 

@@ -78,6 +78,36 @@ def test_completions_differ_and_end_at_stop_ids(sampled):
       assert ended[-1] or len(ids) == 100
 
 
+def test_requests_can_end_candidates(params, sampled):
+  def find_end(tokens, num_new):
+    ends = np.flatnonzero(np.isin(tokens, SPEC.stop_ids)) + 1
+    assert not np.any(ends <= len(tokens) - num_new)
+    return next(iter(ends), 0)
+
+  engine = make_engine(params, stop_ids=NEVER)
+  requests = [
+      dataclasses.replace(x, find_end=find_end) for x in make_requests()]
+  found = drain(engine, requests)
+  assert num_different(found, sampled) <= 1
+  assert all(
+      len(ids) == len(logprobs) for group in found
+      for ids, logprobs in zip(group.completions, group.logprobs))
+
+
+def test_ended_candidates_lose_their_rows(params):
+  engine = make_engine(params, num_slots=(16,), stop_ids=NEVER)
+  for request in make_requests(num=16):
+    engine.add(dataclasses.replace(
+        request, find_end=lambda tokens, _: int(tokens[0] % 2)))
+  engine.dispatch()
+  engine.collect()
+  running = np.array(engine._slots.running)
+  assert 0 < running.sum() < running.size
+  engine.dispatch()
+  engine.collect()
+  assert engine._num_rows == 64  # Of 128.
+
+
 def test_parameters_are_copied_only_into_another_dtype(params):
   for dtype in ('float32', 'bfloat16'):
     prepared = engine_lib.SampledModel(
