@@ -134,6 +134,17 @@ def test_filters(tree):
   assert _tasks(tree) == [] and 'No task' in tree.inner_text('#drawn')
 
 
+def test_search_finds_completions(tree):
+  tree.fill('#search', runs.HOSTILE.upper())
+  assert _tasks(tree) == ['T4']
+  assert runs.HOSTILE in tree.inner_text('.completion')
+  tree.fill('#search', 'x')  # Candidate 3 of role b.
+  assert _tasks(tree) == ['T9']
+  assert 'Turn 1, b, candidate 3 of 4' in tree.inner_text('#detail')
+  tree.fill('#search', 'no completion')
+  assert 'No task' in tree.inner_text('#drawn')
+
+
 @pytest.mark.parametrize('name, num_rows, min_lines', [
     ('chains', 4, 4), ('joint', 2, 2)])
 def test_chains_and_joint_actions(

@@ -35,13 +35,27 @@ function firstChanged(before, after) {
     && solved.get(tree.task) !== isSolved(tree))?.task;
 }
 
+/** The first node and row of a tree whose completions hold a text, or null. */
+function findText(tree, text) {
+  for (const [i, node] of tree.nodes.entries()) {
+    const row = node.steps.findIndex((_, row) => joined(node, row).some(
+        ({candidate}) => candidate.text.toLowerCase().includes(text)));
+    if (row >= 0) return [i, row];
+  }
+  return null;
+}
+
+const searched = () => byId('search').value.toLowerCase();
+
 /** The trees that pass the filters of the page. */
 function filtered(trees) {
   const solved = byId('solved').value;
   const outcome = byId('outcome').value;
+  const text = searched();
   return trees.filter((tree) => (
     (!solved || isSolved(tree) === (solved === 'solved'))
-    && (!outcome || tree.summary.outcomes.includes(outcome))));
+    && (!outcome || tree.summary.outcomes.includes(outcome))
+    && (!text || findText(tree, text))));
 }
 
 /** Sets the choices of a filter and keeps a choice that still exists. */
@@ -76,6 +90,7 @@ async function main() {
   for (const id of ['solved', 'outcome']) {
     byId(id).addEventListener('change', guarded(drawList));
   }
+  byId('search').addEventListener('input', guarded(drawList));
 
   /** Shows a record, with the same task if the record has it. */
   async function show(to, wanted = task) {
@@ -148,13 +163,14 @@ async function main() {
         drawn.forEach((it) => it.classList.toggle('current', it === figure));
         fill('detail', drawDetail(tree, node, row, hasCredit));
       });
-      figure.first = tree.nodes[0].chosen ?? 0;
+      figure.first = searched() && findText(tree, searched())
+        || [0, tree.nodes[0].chosen ?? 0];
       return figure;
     });
     fill('drawn', drawn);
     drawn.forEach((it) => it.drawLines?.());
     const current = drawn[both.indexOf(index)];
-    current.choose(0, current.first);
+    current.choose(...current.first);
   }
 
   byId('browser').hidden = false;
