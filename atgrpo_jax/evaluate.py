@@ -477,8 +477,9 @@ def read(workdir: pathlib.Path, name: str) -> dict[str, Any]:
 
 def check_comparable(
     before: Mapping[str, Any], tasks: Sequence[env_api.Task],
-    sampling: Mapping[str, float]) -> None:
+    sampling: Mapping[str, Any]) -> None:
   """Raises UserError unless `before` used these tasks and this sampling."""
+  sampling = json.loads(json.dumps(sampling))  # As `before` was stored.
   recorded = {name: before['sampling'].get(name) for name in sampling}
   if (before['split_hash'], recorded) != (datasets.split_hash(tasks), sampling):
     given = ', '.join(f'evaluation.{x}={y}' for x, y in sampling.items())

@@ -99,7 +99,7 @@ def _play_evaluation(
       experiment.tasks(experiment.config.dataset.train))
   sampling = {
       name: value for name, value in result['sampling'].items()
-      if name != 'max_new_tokens'}
+      if name not in ('max_new_tokens', 'stop')}  # `runner` reads these.
   runner = experiment.runner(
       experiment_lib.params_of(states), step=result['step'],
       policy_map=result['policy_map'], **sampling)

@@ -101,7 +101,8 @@ def check_sampling(config: ml_collections.ConfigDict) -> None:
       'rollout.temperature', config.rollout.temperature,
       min_value=_MIN_TEMPERATURE, advice='; equal candidates have no advantage')
   stop = config.rollout.stop
-  if not all(isinstance(x, str) and x for x in stop):
+  if not isinstance(stop, tuple) or not all(
+      isinstance(x, str) and x for x in stop):
     raise errors.UserError(
         f"rollout.stop={stop!r}: expected strings, such as ('</answer>',).")
   evaluation = config.evaluation

@@ -27,7 +27,7 @@ BAD_VALUES = {
     'rollout.discount': math.nan,
     'rollout.temperature': 1e-9,
     'rollout.max_new_tokens': 3,
-    'rollout.stop': ('',),
+    'rollout.stop': None,
     'advantage.group_key': ('env', 'env'),
     'advantage.extra_terms': (('immediate', ('env',), -1.0),),
     'critic.kind': 'central',
@@ -67,6 +67,7 @@ def test_bad_value_is_named(name, value, echo_folder):
     ({'per_policy': (('shared', 'rollout.mode', 'tree'),)}, 'per_policy'),
     ({'per_policy': (('shared', 'evaluation.top_p', None),)},
      "of 'shared': evaluation.top_p"),
+    ({'per_policy': (('shared', 'rollout.stop', ('',)),)}, "rollout.stop=.'',"),
     ({'per_policy': (('shared', 'rollout.max_new_tokens', 3),)},
      'max_new_tokens=3.*below 3')])
 def test_contradiction_is_named(changes, words, echo_folder):

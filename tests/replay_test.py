@@ -26,7 +26,7 @@ from tests import echo
 CHANGES = {
     'environment.max_turns': 2, 'rollout.num_tasks': 4, 'train.num_steps': 4,
     'train.checkpoint_every': 2, 'train.groups_every': 1,
-    'evaluation.validate_every': 2}
+    'evaluation.validate_every': 2, 'rollout.stop': ('e', 'F')}
 ALGORITHMS = {
     'at_grpo': {},
     'magrpo': common.MAGRPO | {'rollout.group_size': 2},

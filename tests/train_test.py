@@ -37,7 +37,8 @@ from tests import fault_injection
 CHANGES = {
     'policies': 'per_role', 'environment.max_turns': 2, 'train.num_steps': 4,
     'train.checkpoint_every': 2, 'train.groups_every': 1,
-    'evaluation.validate_every': 3}
+    'evaluation.validate_every': 3,
+    'per_policy': (('first', 'rollout.stop', ('e',)),)}
 
 
 @pytest.fixture(scope='module')
@@ -161,7 +162,7 @@ def test_the_best_checkpoint_is_kept(
   monkeypatch.setattr(evaluate, 'evaluate', lambda *args: evaluate_(*args) | {
       'success': next(successes), 'mean_turns_to_solve': 1.0})
   changes = CHANGES | {
-      'policies': 'shared', 'environment.max_turns': 1,
+      'policies': 'shared', 'per_policy': (), 'environment.max_turns': 1,
       'rollout.num_tasks': 4, 'train.checkpoint_every': 1,
       'evaluation.validate_every': 1}
   experiment = echo.experiment(echo_folder, **changes)
