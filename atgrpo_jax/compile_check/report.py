@@ -104,7 +104,10 @@ def _verdict(
 
 
 def step_seconds(run: lower.Run, pool: lower.Pool, chip: fit.Chip) -> float:
-  """A lower bound on the seconds of a step; policies of a pool take turns."""
+  """A lower bound on the seconds of a step, if every group has advantages.
+
+  Policies of a pool take turns.
+  """
   return sum(_policy_seconds(run, pool, name, chip) for name in pool.policies)
 
 
@@ -121,8 +124,11 @@ def _policy_seconds(run, pool, policy, chip):
       min(size, rollout.max_new_tokens)
       for size in (c.completion_tokens, c.longest_tokens))
   padded_prompt = batching.bucket(prompt, config.buckets.prompt, 'prompt')
-  padded_group = padded_prompt + group_size * batching.bucket(
-      longest, config.buckets.completion, 'completion')
+  shorter, longer = (
+      batching.bucket(size, config.buckets.completion, 'completion')
+      for size in (completion, longest))
+  padded_group = padded_prompt + group_size * longer
+  halves = 2 * padded_prompt + group_size / 2 * (shorter + longer)
 
   branches = 1
   if rollout.mode == 'joint':  # Every joint action is continued.
@@ -149,6 +155,7 @@ def _policy_seconds(run, pool, policy, chip):
       + seconds(prefill, num_groups * padded_prompt / prefill.num_tokens)
       + seconds(decode, rounds * longest / engine.CHUNK))
   if gradient := programs.get('gradient'):
-    total += seconds(gradient, num_groups * padded_group / gradient.num_tokens)
+    padded = num_groups * min(padded_group, halves)
+    total += seconds(gradient, padded / gradient.num_tokens)
     total += seconds(programs['update'], config.train.updates_per_rollout)
   return total

@@ -8,6 +8,9 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import types
 
+# Padded lengths of prompt and completions, and number of candidates.
+_Shape = tuple[int, int, int]
+
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
@@ -37,7 +40,7 @@ class Buckets:
       self, prompt_length: int, completion_length: int = 0,
       group_size: int = 0) -> int:
     """Number of groups (or critic inputs) of this shape in a microbatch."""
-    size = prompt_length + group_size * completion_length
+    size = _row_tokens(prompt_length, completion_length, group_size)
     return max(1, self.microbatch_tokens // size) * self.num_shards
 
 
@@ -65,21 +68,83 @@ def pad_prompts(
 
 def make_batches(
     groups: Sequence[types.Group], buckets: Buckets) -> list[types.TrainBatch]:
-  """Microbatches of groups, each padded to the smallest bucket that fits."""
+  """Microbatches of groups, each padded to the smallest buckets that fit.
+
+  Rows that would stay free hold smaller groups. If it saves an eighth of all
+  tokens, the shorter and the longer candidates of groups are in different rows,
+  both with the prompt. These shapes need other programs.
+  """
+  whole = _plan(groups, buckets)
+  halved = _plan([
+      half for group in groups for half in _halves(group, buckets)], buckets)
+  if _num_tokens(halved, buckets) > 7 / 8 * _num_tokens(whole, buckets):
+    halved = whole
+  return [_pad(same, buckets.microbatch(*shape), *shape)
+          for shape, same in halved]
+
+
+def _plan(
+    groups: Sequence[types.Group], buckets: Buckets,
+) -> list[tuple[_Shape, list[types.Group]]]:
+  """The shape and the groups of each microbatch, the largest shape first."""
   by_shape = {}
   for group in groups:
-    shape = (
-        bucket(len(group.prompt), buckets.prompt, 'prompt length'),
-        bucket(
-            max(len(c.completion) * c.valid for c in group.candidates),
-            buckets.completion, 'completion length'),
-        len(group.candidates))
-    by_shape.setdefault(shape, []).append(group)
-  batches = []
-  for shape, same in sorted(by_shape.items()):
-    num_rows = buckets.microbatch(*shape)
-    batches += [_pad(x, num_rows, *shape) for x in _chunks(same, num_rows)]
-  return batches
+    by_shape.setdefault(_shape(group, buckets), []).append(group)
+  shapes = sorted(by_shape, key=lambda x: (_row_tokens(*x), x), reverse=True)
+  plan = []
+  for i, shape in enumerate(shapes):
+    num_rows, same = buckets.microbatch(*shape), by_shape[shape]
+    for other in shapes[i + 1:]:
+      if all(x <= y for x, y in zip(other, shape)):
+        num_free = -len(same) % num_rows
+        same += by_shape[other][:num_free]
+        del by_shape[other][:num_free]
+    plan += [(shape, chunk) for chunk in _chunks(same, num_rows)]
+  return plan
+
+
+def _shape(group: types.Group, buckets: Buckets) -> _Shape:
+  return (
+      bucket(len(group.prompt), buckets.prompt, 'prompt length'),
+      bucket(
+          max(map(_length, group.candidates)), buckets.completion,
+          'completion length'),
+      len(group.candidates))
+
+
+def _length(candidate: types.Candidate) -> int:
+  return len(candidate.completion) * candidate.valid
+
+
+def _row_tokens(
+    prompt_length: int, completion_length: int, group_size: int) -> int:
+  return prompt_length + group_size * completion_length
+
+
+def _num_tokens(
+    plan: Sequence[tuple[_Shape, list[types.Group]]], buckets: Buckets) -> int:
+  """The tokens of all microbatches, with padding."""
+  return sum(
+      buckets.microbatch(*shape) * _row_tokens(*shape) for shape, _ in plan)
+
+
+def _halves(group: types.Group, buckets: Buckets) -> list[types.Group]:
+  """The shorter and the longer candidates, or the group if this is smaller.
+
+  Half a group without any token is left out.
+  """
+  candidates = sorted(group.candidates, key=_length)
+  half, rest = divmod(len(candidates), 2)
+  if rest:
+    return [group]
+  halves = [
+      dataclasses.replace(group, candidates=tuple(part))
+      for part in (candidates[:half], candidates[half:])
+      if any(map(_length, part))]
+  whole, *shapes = (_shape(x, buckets) for x in (group, *halves))
+  if sum(_row_tokens(*x) for x in shapes) < _row_tokens(*whole):
+    return halves
+  return [group]
 
 
 def make_value_batches(
@@ -99,16 +164,17 @@ def make_value_batches(
 def pad_inputs(
     inputs: Sequence[np.ndarray], buckets: Buckets,
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-  """Yields indices of the inputs, their ids [B, S] and lengths [B]."""
-  by_length = {}
-  for index, ids in enumerate(inputs):
-    length = bucket(len(ids), buckets.prompt, 'prompt length')
-    by_length.setdefault(length, []).append(index)
-  for length, same in sorted(by_length.items()):
+  """Yields indices of the inputs, their ids [B, S] and lengths [B].
+
+  Rows that would stay free hold shorter inputs.
+  """
+  lengths = [bucket(len(x), buckets.prompt, 'prompt length') for x in inputs]
+  waiting = sorted(range(len(inputs)), key=lambda i: -lengths[i])
+  while waiting:
+    length = lengths[waiting[0]]
     num_rows = buckets.microbatch(length)
-    for indices in _chunks(same, num_rows):
-      yield indices, *pad_prompts(
-          [inputs[i] for i in indices], num_rows, length)
+    indices, waiting = waiting[:num_rows], waiting[num_rows:]
+    yield indices, *pad_prompts([inputs[i] for i in indices], num_rows, length)
 
 
 def _chunks(items, size):
@@ -118,7 +184,7 @@ def _chunks(items, size):
 def _pad(
     groups: Sequence[types.Group], num_rows: int, prompt_length: int,
     completion_length: int, group_size: int) -> types.TrainBatch:
-  """A microbatch; padding rows and invalid candidates have no tokens."""
+  """A microbatch; padding and invalid candidates have no tokens."""
   prompts, prompt_lengths = pad_prompts(
       [group.prompt for group in groups], num_rows, prompt_length)
   shape = (num_rows, group_size)
@@ -129,7 +195,7 @@ def _pad(
       behavior_logprobs=np.zeros((*shape, completion_length), np.float32),
       advantages=np.zeros(shape, np.float32))
   for row, group in enumerate(groups):
-    batch.advantages[row] = group.advantages
+    batch.advantages[row, :len(group.candidates)] = group.advantages
     for column, candidate in enumerate(group.candidates):
       if not candidate.valid:
         continue

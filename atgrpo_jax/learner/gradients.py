@@ -1,7 +1,7 @@
 """Compiled scoring and gradients of one microbatch.
 
-As in the sampler, the prompt (without its last token) is computed once per
-group, and each completion is a private suffix that starts with that last token.
+As in the sampler, the prompt (without its last token) is computed once for the
+completions in its row, private suffixes that start with that last token.
 Repeating the prompt for each candidate gives the same gradient up to rounding.
 
 An update calls `zero_sums`, `accumulate` for each microbatch, and

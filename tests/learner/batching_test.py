@@ -1,5 +1,7 @@
 """Every group is in one batch, padded to static shapes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -36,35 +38,82 @@ def test_smallest_bucket_that_fits():
     batching.make_batches([_group(3, [2, 7])], BUCKETS)
 
 
-def test_every_group_is_in_one_batch():
+# `used` has pairs of the candidates that fit into a row, and those in it.
+@pytest.mark.parametrize('completion, microbatch_tokens, used', [
+    ((3, 6), 20, {(3, 3), (4, 4)}),
+    ((3, 6), 120, {(4, 2)}),  # A smaller group.
+    ((3, 48), 20, {(1, 1)})])  # Half a group.
+def test_every_candidate_is_in_one_batch(completion, microbatch_tokens, used):
+  buckets = dataclasses.replace(
+      BUCKETS, completion=completion, microbatch_tokens=microbatch_tokens)
   groups = [
       _group(prompt, completions, seed)
       for seed, (prompt, completions) in enumerate(
           [(p, c) for p in (1, 4, 5, 8)
-           for c in ([1, 3], [6, 1], [2, 2], [1, 2, 3], [0, 4])])]
+           for c in ([1, 3], [6, 1], [2, 2], [1, 2, 3], [0, 4], [1, 5, 1, 6])])]
   # Duplicates stay.
   groups += [groups[3], groups[3]]
   expected = [
-      (group.prompt.tolist(), group.advantages.tolist(),
-       [(c.completion.tolist(), c.behavior_logprobs.tolist())
-        for c in group.candidates])
-      for group in groups]
-  found = []
-  for batch in batching.make_batches(groups, BUCKETS):
+      (group.prompt.tolist(), np.float32(c.advantage), c.completion.tolist(),
+       c.behavior_logprobs.tolist())
+      for group in groups for c in group.candidates if len(c.completion)]
+  found, uses = [], set()
+  for batch in batching.make_batches(groups, buckets):
     num_rows, size, length = batch.completions.shape
-    assert num_rows == max(1, 20 // (batch.prompts.shape[1] + size * length))
+    assert num_rows == max(
+        1, microbatch_tokens // (batch.prompts.shape[1] + size * length))
     for row, lengths in enumerate(batch.completion_lengths):
-      if not lengths.any():  # Padding.
-        assert batch.prompt_lengths[row] == 1
-        assert not batch.advantages[row].any()
-        continue
-      found.append((
-          batch.prompts[row, :batch.prompt_lengths[row]].tolist(),
-          batch.advantages[row].tolist(),
-          [(batch.completions[row, i, :n].tolist(),
-            batch.behavior_logprobs[row, i, :n].tolist())
-           for i, n in enumerate(lengths)]))
+      uses.add((size, np.count_nonzero(lengths)))
+      assert lengths.any() or batch.prompt_lengths[row] == 1  # Padding.
+      found += [
+          (batch.prompts[row, :batch.prompt_lengths[row]].tolist(),
+           batch.advantages[row, column],
+           batch.completions[row, column, :n].tolist(),
+           batch.behavior_logprobs[row, column, :n].tolist())
+          for column, n in enumerate(lengths) if n]
   assert sorted(found) == sorted(expected)
+  assert uses >= used
+
+
+def _shapes(groups, buckets=BUCKETS):
+  """(groups, prompt length, completion length, candidates) of each batch."""
+  return [
+      (int(np.sum(batch.completion_lengths.any(axis=1))),
+       batch.prompts.shape[1], *batch.completions.shape[:0:-1])
+      for batch in batching.make_batches(groups, buckets)]
+
+
+def test_free_rows_hold_smaller_groups():
+  buckets = dataclasses.replace(BUCKETS, microbatch_tokens=80)
+  # Four rows of 8 + 2 * 6 tokens, or eight of 4 + 2 * 3.
+  assert _shapes([_group(8, [6, 6])] + [_group(4, [3, 3])] * 4, buckets) == [
+      (4, 8, 6, 2), (1, 4, 3, 2)]
+  # Their prompt or their candidates do not fit.
+  assert _shapes([_group(4, [6, 6]), _group(8, [3, 3])], buckets) == [
+      (1, 4, 6, 2), (1, 8, 3, 2)]
+  assert _shapes([_group(8, [6, 6]), _group(4, [3, 3, 3])], buckets) == [
+      (1, 8, 6, 2), (1, 4, 3, 3)]
+
+
+def test_longer_candidates_get_rows_of_their_own():
+  buckets = dataclasses.replace(
+      BUCKETS, completion=(3, 48), microbatch_tokens=1)
+  # 4 + 4 * 48 tokens, or 4 + 2 * 48 and 4 + 2 * 3.
+  assert _shapes([_group(4, [3, 40, 1, 2])], buckets) == [
+      (1, 4, 48, 2), (1, 4, 3, 2)]
+  # 4 + 6, or twice 4 + 3.
+  assert _shapes([_group(4, [3, 1])], buckets) == [(1, 4, 3, 2)]
+  # 4 + 2 * 8, or 4 + 8 and 4 + 3, which saves only a twentieth.
+  buckets = dataclasses.replace(buckets, completion=(3, 8))
+  assert _shapes([_group(4, [8, 1])], buckets) == [(1, 4, 8, 2)]
+
+
+@pytest.mark.parametrize('lengths, expected', [
+    ([1, 1, 1, 1, 1], [([0, 1, 2, 3, 4], 5, 4)]),
+    ([8, 1, 1, 1, 1], [([0, 1], 2, 8), ([2, 3, 4], 5, 4)])])
+def test_free_rows_hold_shorter_inputs(lengths, expected):
+  found = batching.pad_inputs([np.ones(n, np.int32) for n in lengths], BUCKETS)
+  assert [(x, *tokens.shape) for x, tokens, _ in found] == expected
 
 
 def test_shapes_are_multiples_of_the_shards():
