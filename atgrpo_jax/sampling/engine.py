@@ -346,9 +346,11 @@ class Engine:
     for group, group_rows in zip(self._held, rows.reshape(len(self._held), -1)):
       if group is not None:
         group.rows = group_rows
-    oldest = max(group.age for group in self._held if group is not None)
+    held = [group for group in self._held if group is not None]
     capacity = _padded_size(
-        oldest + self._chunk_length, self._min_capacity)
+        max(group.age for group in held) + self._chunk_length,
+        min(self._min_capacity, row_capacity(
+            max(group.request.budget for group in held))))
     if self._past is None:
       self._past = programs.empty_rows(
           num_rows=self._num_shards * num_rows, capacity=capacity,

@@ -94,6 +94,21 @@ def test_requests_can_end_candidates(params, sampled):
       for ids, logprobs in zip(group.completions, group.logprobs))
 
 
+@pytest.mark.parametrize('budget, capacity', [(100, 128), (130, 256)])
+def test_rows_of_bfloat16_hold_the_longest_completion(
+    params, budget, capacity):
+  sampled = engine_lib.SampledModel(
+      model.cast(params, jax.numpy.bfloat16), CONFIG, 'bfloat16',
+      scripted.one_device())
+  engine = engine_lib.Engine(
+      sampled, spec=dataclasses.replace(SPEC, dtype='bfloat16'),
+      num_slots=(1,), prompt_length=7)
+  request, = make_requests(num=1, budget=budget)
+  engine.add(request)
+  engine.dispatch()
+  assert engine._capacity == capacity
+
+
 def test_ended_candidates_lose_their_rows(params):
   engine = make_engine(params, num_slots=(16,), stop_ids=NEVER)
   for request in make_requests(num=16):
