@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import json
 import re
+import shutil
 import sys
 
 import pytest
@@ -17,6 +18,7 @@ from environments import datasets
 from environments import env_api
 from environments import text
 from models import pretrain
+from models import wheels
 from tests import checkout
 from tests import command_line
 
@@ -144,22 +146,29 @@ def test_the_examples_train(
 
 
 @pytest.mark.long
-def test_the_notebooks_run(tmp_path, monkeypatch, capsys):
+def test_the_notebooks_run(folder, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('MPLBACKEND', 'agg')
   monkeypatch.setattr(sys, 'path', sys.path.copy())
 
-  def run(name):
+  monkeypatch.setattr(
+      wheels, 'make', lambda model, path: shutil.copytree(folder, path))
+
+  def run(name, changes=''):
     """Runs the cells of a notebook and returns what each code cell prints."""
     path = checkout.ROOT / f'notebooks/{name}.ipynb'
     variables, printed = {}, []
     for cell in json.loads(path.read_text())['cells']:
       if cell['cell_type'] == 'code':
         source = ''.join(cell['source'])
-        exec(source.replace(TRAIN, SMALLER_CONFIG + TRAIN), variables)
+        exec(source.replace(TRAIN, SMALLER_CONFIG + changes + TRAIN), variables)
         printed.append(capsys.readouterr().out)
     return printed
 
+  *_, groups, group = run(
+      'train_a_pretrained_model', 'config.buckets.prompt = (400,)\n')
+  assert 'step 1, checker mean reward' in groups
+  assert re.match('train/.*: What is', group)
   *_, tree = run('write_an_environment')
   assert 'turn 1, advisor: You are the advisor.' in tree
   _, _, train, _, completions = run('train_a_team')
