@@ -292,8 +292,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.policy_map = ()
   # (policy, key, value) overrides, such as
   # (('tool', 'model.trained', 'none'),). Keys are all of model, lora and
-  # optimizer; rollout.temperature, rollout.stop and rollout.max_new_tokens, at
-  # most that of the run; and the temperature, top_k and top_p of the evaluation.
+  # optimizer; temperature, stop and max_new_tokens of the rollout, the last at
+  # most that of the run; and temperature, top_k and top_p of the evaluation.
   c.per_policy = ()
 
   c.model = config_dict.ConfigDict()

@@ -60,8 +60,8 @@ class Request:
   key_ids: np.ndarray  # [K] uint32, see `programs.group_keys`
   budget: int  # Longest completion, stop token included.
   adapter: int = 0  # Index in the adapters of the engine.
-  # Maps the tokens of a candidate [T] int32, of which the last ones are new, and
-  # the number of new ones to the tokens that are kept, or 0 to go on.
+  # Maps the tokens of a candidate [T] int32 and the number of new ones, which
+  # are the last, to the number of tokens that are kept; 0 if it goes on.
   find_end: Callable[[np.ndarray, int], int] | None = None
 
 
@@ -86,7 +86,7 @@ class _HeldGroup:
   age: int = 0  # Tokens of its longest candidate.
 
   def end_early(self, candidate: int, num_new: int) -> bool:
-    """Ends a candidate where `Request.find_end` says; True if it was running."""
+    """Ends a candidate where its request says; True if it was running."""
     if self.request.find_end is None:
       return False
     tokens = np.concatenate(self.tokens[candidate])
