@@ -107,10 +107,11 @@ check_shared() {
   done
 }
 
-# Whether a dry run finds no installation, whose commands it has printed.
+# lacks_installation [PACKAGE]: whether a dry run finds no package, whose
+# installation it has printed.
 lacks_installation() {
   "$dry_run" &&
-    ! "$VENV/bin/python" -m pip show --quiet atgrpo_jax &> /dev/null
+    ! "$VENV/bin/python" -m pip show --quiet "${1:-atgrpo_jax}" &> /dev/null
 }
 
 # Stops if the config or the flags of the trainer are wrong. The checkout must be

@@ -57,7 +57,7 @@ if [[ " $* " == *[=\ ]coder-0.5b\ * ]]; then
 fi
 if [[ " $* " == *' --dry-run '* ]]; then dry_run=true; fi
 ensure_installed "$extras"
-! lacks_installation ||
+! lacks_installation pandas ||
   stop 'the jobs can be listed after these commands, which install atgrpo_jax'
 tune_for_cpu
 cd "$ROOT"

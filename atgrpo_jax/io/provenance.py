@@ -2,14 +2,16 @@
 
 Each start and each end of a training adds a line. A start names the command,
 the commits of this package and of the working directory, the versions of
-libraries, the devices and the hosts. Changes since a commit are in
-`changes/<sha256>.diff`. Nothing reads the record but people and the report.
+libraries, the devices and the hosts. Changes since a commit, with imported
+modules that are in no commit, are in `changes/<sha256>.diff`. Nothing reads the
+record but people and the report.
 """
 
 import datetime
 import hashlib
 from importlib import metadata
 import json
+import os
 import pathlib
 import platform
 import shlex
@@ -40,6 +42,7 @@ def start(workdir: pathlib.Path, step: int) -> None:
   _append(workdir, {
       'event': 'resumed' if step else 'started', 'step': step,
       'command': shlex.join([sys.executable, *sys.argv]),
+      'folder': os.getcwd(),
       'commits': {
           root: _commit(root, workdir)
           for root in dict.fromkeys(map(_root, folders)) if root},
@@ -77,11 +80,17 @@ def _root(folder: pathlib.Path) -> str:
 
 def _commit(root: str, workdir: pathlib.Path) -> dict[str, Any]:
   """The commit of a repository, and how its files differ from it."""
-  diff = _git(root, 'diff', 'HEAD')
-  untracked = _git(root, 'ls-files', '--others', '--exclude-standard')
+  listed = _git(root, 'ls-files', '--others', '--exclude-standard')
+  untracked = [x for x in listed.splitlines() if '/site-packages/' not in x]
+  imported = {
+      os.path.realpath(file) for module in [*sys.modules.values()]
+      if (file := getattr(module, '__file__', None))}
+  diff = _git(root, 'diff', 'HEAD') + ''.join(
+      _git(root, 'diff', '--no-index', '/dev/null', name) for name in untracked
+      if os.path.realpath(os.path.join(root, name)) in imported)
   found = {
       'commit': _git(root, 'rev-parse', 'HEAD').strip(),
-      'untracked': untracked.splitlines()[:100]}
+      'untracked': untracked[:100]}
   if diff:
     name = hashlib.sha256(diff.encode()).hexdigest()[:16]
     found['changes'] = f'changes/{name}.diff'

@@ -33,17 +33,21 @@ class Debate:
   def step(self, state, actions):
     (role, reply), = actions.items()
     answer = text.last_answer(reply)
-    right = type(answer) is int and answer == state['a'] + state['b']
+    valid = type(answer) is int
+    right = valid and answer == state['a'] + state['b']
+    outcome = env_api.Outcome.OK if valid else env_api.Outcome.PARSE_ERROR
     if role == 'judge':
       return env_api.Step(
-          state=state, team_reward=float(right), done=True, success=right)
+          state=state, team_reward=float(right), done=True, success=right,
+          outcomes={role: outcome})
     answers = [*state['answers'], answer]
-    agree = type(answer) is int and answer in answers[-2:-1]
+    agree = valid and answer in answers[-2:-1]
     goes_on = (
         role == 'second' and not agree and len(answers) < 2 * self.max_turns)
     return env_api.Step(
         state=state | {'answers': answers}, team_reward=0.0, done=False,
-        local_rewards={role: float(right)}, skip=int(goes_on))
+        local_rewards={role: float(right)}, outcomes={role: outcome},
+        skip=int(goes_on))
 
 
 def make_environment(**_):

@@ -1,5 +1,6 @@
 """The record tells which commit, changes and command made a run."""
 
+import importlib
 import subprocess
 import sys
 
@@ -30,7 +31,10 @@ def test_each_start_and_end_is_recorded(tmp_path, monkeypatch):
   provenance.start(workdir, 0)
   provenance.end(workdir, 3, 'stopped by SIGTERM')
   (repository / 'rule.py').write_text('2\n')
-  (repository / 'new.py').write_text('')
+  (repository / 'new_rule.py').write_text('new = 3\n')
+  (repository / 'notes.txt').write_text('unused\n')
+  monkeypatch.syspath_prepend(repository)
+  importlib.import_module('new_rule')
   provenance.start(workdir, 3)
   first, end, second = provenance.read(workdir)
 
@@ -38,10 +42,14 @@ def test_each_start_and_end_is_recorded(tmp_path, monkeypatch):
       'started', 'stopped by SIGTERM', 'resumed']
   assert first['time'] <= end['time'] and second['step'] == end['step'] == 3
   assert first['command'].endswith("main.py '--workdir=a b'")
+  assert first['folder'] == str(repository)
   assert first['versions']['jax'] == jax.__version__
   commit = git(repository, 'rev-parse', 'HEAD')
   assert first['commits'][str(repository)] == {
       'commit': commit, 'untracked': []}
   changed = second['commits'][str(repository)]
-  assert changed['commit'] == commit and changed['untracked'] == ['new.py']
-  assert '-1\n+2\n' in (workdir / changed['changes']).read_text()
+  assert changed['commit'] == commit and changed['untracked'] == [
+      'new_rule.py', 'notes.txt']
+  changes = (workdir / changed['changes']).read_text()
+  assert '-1\n+2\n' in changes and '+new = 3\n' in changes
+  assert 'unused' not in changes
