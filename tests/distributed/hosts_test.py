@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import subprocess
 import time
 
 import jax
@@ -15,7 +14,6 @@ from atgrpo_jax import train
 from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import tree as tree_lib
-from tests import checkout
 from tests import commands
 from tests import echo
 
@@ -27,14 +25,11 @@ def _start(folder, workdir, **changes):
   """Starts the two processes of a run, with one device each."""
   command = commands.train(
       'tests/echo.py', workdir, {'model.folder': folder} | changes)
-  address = commands.free_address()
-  return [
-      subprocess.Popen(
-          [*command, '--distributed', f'--coordinator_address={address}',
-           '--num_processes=2', f'--process_id={index}'],
-          cwd=checkout.ROOT, text=True, stdout=subprocess.PIPE,
-          stderr=subprocess.PIPE, env=commands.with_cpu_devices(1))
-      for index in range(2)]
+  return commands.start_together(
+      lambda address, index: [
+          *command, '--distributed', f'--coordinator_address={address}',
+          '--num_processes=2', f'--process_id={index}'],
+      num_processes=2, num_devices=2)
 
 
 def _wait_for_steps(workdir, num_steps, processes):

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 
 import jax
@@ -20,7 +19,6 @@ from atgrpo_jax.distributed import hosts
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.io import checkpoints
 from configs import common
-from tests import checkout
 from tests import commands
 from tests import echo
 from tests import fault_injection
@@ -40,15 +38,11 @@ RUNS = {
 
 def _start(function, *args, num_processes):
   """Calls a function of this module in processes with 4 devices in total."""
-  address = commands.free_address()
-  return [
-      subprocess.Popen(
-          [sys.executable, '-m', 'tests.distributed.pools_test', address,
-           str(num_processes), str(index), function, *map(str, args)],
-          cwd=checkout.ROOT, text=True, stdout=subprocess.PIPE,
-          stderr=subprocess.STDOUT,
-          env=commands.with_cpu_devices(4 // num_processes))
-      for index in range(num_processes)]
+  return commands.start_together(
+      lambda address, index: [
+          sys.executable, '-m', 'tests.distributed.pools_test', address,
+          str(num_processes), str(index), function, *map(str, args)],
+      num_processes, num_devices=4)
 
 
 def run(name, folder, workdir, num_steps):
@@ -71,9 +65,9 @@ def test_any_number_of_processes_gives_the_same_results(
     processes = _start(
         'run', name, echo_folder, workdir, num_steps,
         num_processes=num_processes)
-    outputs = [process.communicate()[0] for process in processes]
+    outputs = [process.communicate() for process in processes]
     assert not any(process.returncode for process in processes), outputs
-  assert 'resumes after step 1' in outputs[0]
+  assert 'resumes after step 1' in outputs[0][0]
   for step in fault_injection.steps(one):
     assert min(step['first/grad_norm'], step['second/grad_norm']) > 1e-3
   assert fault_injection.results(many) == fault_injection.results(one)
@@ -114,7 +108,7 @@ def save_twice(directory):
 
 def test_kill_during_a_save_leaves_the_previous_step(tmp_path):
   processes = _start('save_twice', tmp_path, num_processes=4)
-  outputs = [process.communicate()[0] for process in processes]
+  outputs = [process.communicate() for process in processes]
   assert all(process.returncode for process in processes), outputs
   assert processes[3].returncode == -signal.SIGKILL, outputs
   names = {path.name for path in tmp_path.iterdir()}

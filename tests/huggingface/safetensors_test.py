@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tracemalloc
 
@@ -119,20 +118,17 @@ def test_processes_read_only_their_shards_and_export_together(tmp_path):
   safetensors_lib.save(
       tmp_path / 'model', init_params(jax.random.key(0), CONFIG), CONFIG,
       jnp.bfloat16)
-  address = commands.free_address()
-  processes = [
-      subprocess.Popen(
-          [sys.executable, '-c',
-           f'import jax; jax.distributed.initialize({address!r}, 2, {i}); '
-           'from tests.huggingface import safetensors_test as test; '
-           f'test._check_process({str(tmp_path)!r})'],
-          cwd=GOLDENS.parents[1], text=True, stdout=subprocess.PIPE,
-          stderr=subprocess.STDOUT, env=commands.with_cpu_devices(4) | {
-              'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo'})
-      for i in range(2)]
+  processes = commands.start_together(
+      lambda address, index: [
+          sys.executable, '-c',
+          f'import jax; jax.distributed.initialize({address!r}, 2, {index}); '
+          'from tests.huggingface import safetensors_test as test; '
+          f'test._check_process({str(tmp_path)!r})'],
+      num_processes=2, num_devices=8,
+      JAX_CPU_COLLECTIVES_IMPLEMENTATION='gloo')
   for process in processes:
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
   for name in ('all', 'second process'):
     assert _tensors(tmp_path / name) == _tensors(tmp_path / 'model')
 
