@@ -125,8 +125,7 @@ def load(given: str, module_name: str, function: str) -> Any:
     raise errors.UserError(
         f'{given}: {module_name!r} cannot be imported '
         f'({errors.one_line(error)}); fix it, or name another module of the '
-        'working directory, of PYTHONPATH or of an installed package.'
-        ) from error
+        'working directory, PYTHONPATH or an installed package.') from error
   if not hasattr(module, function):
     names = [name for name, value in vars(module).items() if callable(value)]
     nearest = difflib.get_close_matches(function, names, n=1)

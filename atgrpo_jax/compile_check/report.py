@@ -127,8 +127,10 @@ def _policy_seconds(run, pool, policy, chip):
   shorter, longer = (
       batching.bucket(size, config.buckets.completion, 'completion')
       for size in (completion, longest))
-  padded_group = padded_prompt + group_size * longer
-  halves = 2 * padded_prompt + group_size / 2 * (shorter + longer)
+  padded_group = batching.row_tokens(padded_prompt, longer, group_size)
+  halves = sum(
+      batching.row_tokens(padded_prompt, size, group_size / 2)
+      for size in (shorter, longer))
 
   branches = 1
   if rollout.mode == 'joint':  # Every joint action is continued.

@@ -40,7 +40,7 @@ class Buckets:
       self, prompt_length: int, completion_length: int = 0,
       group_size: int = 0) -> int:
     """Number of groups (or critic inputs) of this shape in a microbatch."""
-    size = _row_tokens(prompt_length, completion_length, group_size)
+    size = row_tokens(prompt_length, completion_length, group_size)
     return max(1, self.microbatch_tokens // size) * self.num_shards
 
 
@@ -90,7 +90,7 @@ def _plan(
   by_shape = {}
   for group in groups:
     by_shape.setdefault(_shape(group, buckets), []).append(group)
-  shapes = sorted(by_shape, key=lambda x: (_row_tokens(*x), x), reverse=True)
+  shapes = sorted(by_shape, key=lambda x: (row_tokens(*x), x), reverse=True)
   plan = []
   for i, shape in enumerate(shapes):
     num_rows, same = buckets.microbatch(*shape), by_shape[shape]
@@ -116,8 +116,9 @@ def _length(candidate: types.Candidate) -> int:
   return len(candidate.completion) * candidate.valid
 
 
-def _row_tokens(
+def row_tokens(
     prompt_length: int, completion_length: int, group_size: int) -> int:
+  """Tokens of a group of this padded shape."""
   return prompt_length + group_size * completion_length
 
 
@@ -125,7 +126,7 @@ def _num_tokens(
     plan: Sequence[tuple[_Shape, list[types.Group]]], buckets: Buckets) -> int:
   """The tokens of all microbatches, with padding."""
   return sum(
-      buckets.microbatch(*shape) * _row_tokens(*shape) for shape, _ in plan)
+      buckets.microbatch(*shape) * row_tokens(*shape) for shape, _ in plan)
 
 
 def _halves(group: types.Group, buckets: Buckets) -> list[types.Group]:
@@ -142,7 +143,7 @@ def _halves(group: types.Group, buckets: Buckets) -> list[types.Group]:
       for part in (candidates[:half], candidates[half:])
       if any(map(_length, part))]
   whole, *shapes = (_shape(x, buckets) for x in (group, *halves))
-  if sum(_row_tokens(*x) for x in shapes) < _row_tokens(*whole):
+  if sum(row_tokens(*x) for x in shapes) < row_tokens(*whole):
     return halves
   return [group]
 

@@ -206,7 +206,9 @@ class EpisodeRunner:
     """
     groups = [None] * len(states)
     for index, (key, state) in enumerate(states.items()):
-      policy = self.policy_of(key.role)
+      policy, find_end = self.policy_of(key.role), None
+      if self._setting(key.role, 'stop'):
+        find_end = functools.partial(self._find_stop, key.role)
       prompt = policy.tokenizer.encode_prompt(self.observe(state, key))
       policies_lib.check_prompt(
           len(prompt), key, buckets=self.buckets,
@@ -217,9 +219,7 @@ class EpisodeRunner:
       self._engine(key.role, len(prompt), group_size).add(engine_lib.Request(
           tag=(groups, index, key.role), prompt=prompt,
           key_ids=key_ids, budget=self._setting(key.role, 'max_new_tokens'),
-          adapter=policy.adapter, find_end=functools.partial(
-              self._find_stop, key.role)
-          if self._setting(key.role, 'stop') else None))
+          adapter=policy.adapter, find_end=find_end))
     return PendingSamples(groups)
 
   def step_environments(
@@ -269,10 +269,12 @@ class EpisodeRunner:
   def _find_stop(self, role: str, tokens: np.ndarray, num_new: int) -> int:
     """The number of tokens up to a stop string in the new ones, or 0."""
     stop = self._setting(role, 'stop')
+    if not stop:
+      return 0
     decode = self.policy_of(role).tokenizer.decode
     first_new = len(tokens) - num_new
     # A token has at least one byte.
-    longest = max((len(x.encode()) for x in stop), default=0)
+    longest = max(len(x.encode()) for x in stop)
     tokens = tokens[(start := max(0, first_new - longest)):]
 
     def has_stop(end):

@@ -86,7 +86,7 @@ class _HeldGroup:
   age: int = 0  # Tokens of its longest candidate.
 
   def end_early(self, candidate: int, num_new: int) -> bool:
-    """Ends a candidate where its request says; True if it was running."""
+    """Ends a candidate where its request says; True if it does."""
     if self.request.find_end is None:
       return False
     tokens = np.concatenate(self.tokens[candidate])
@@ -96,9 +96,8 @@ class _HeldGroup:
     self.tokens[candidate] = [tokens[:end]]
     logprobs = np.concatenate(self.logprobs[candidate])
     self.logprobs[candidate] = [logprobs[:end]]
-    was_running = self.running[candidate]
     self.running[candidate] = False
-    return was_running
+    return True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
