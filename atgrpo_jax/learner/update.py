@@ -48,7 +48,10 @@ class Updates:
     finite, or after `MAX_NONFINITE` consecutive non-finite gradients.
     """
     if not self.updates:
-      logging.warning('%s: nothing has a gradient; skipping the update', name)
+      logging.warning(
+          '%s: nothing has a gradient, because the compared returns are equal '
+          'or unknown in all of %d groups; skipping the update', name,
+          self.summary.get('groups', 0))
       return self.summary
     fetched = hosts.fetch(self.updates)
     for metrics in fetched:
