@@ -38,11 +38,17 @@ def read(
     env_api.Environment, Mapping[str, str], spec_lib.RolloutSpec,
     spec_lib.AdvantageSpec, spec_lib.CriticSpec]:
   """Returns the parts of an experiment that need neither jax nor models."""
-  _check_values(config)
+  try:
+    _check_values(config)
+    rollout = rollout_spec(config)
+  except (AttributeError, KeyError) as error:
+    raise errors.UserError(
+        f'The config lacks a key of this version ({errors.one_line(error)}); '
+        'start from base_config of configs/common.py, or use the version in '
+        'provenance.jsonl of the workdir.') from error
   environment = make_environment(config, sandbox)
   policy_map = make_policy_map(
       config.policies, environment.roles, config.policy_map)
-  rollout = rollout_spec(config)
   advantage = spec_lib.AdvantageSpec(**config.advantage)
   spec_lib.check_terms(rollout, advantage)
   critic = spec_lib.CriticSpec(**config.critic)

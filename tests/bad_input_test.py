@@ -144,7 +144,10 @@ for _content, _message in {
     'def get_config(:\n': 'config.py.*SyntaxError',
     'import no_such_module\n': 'config.py, line 1.*no_such_module',
     'def get_config():\n  raise ValueError("no luck")\n': 'config.py.*no luck',
-    'def get_config():\n  return {"seed": 1}\n': "{'seed': 1}"}.items():
+    'def get_config():\n  return {"seed": 1}\n': "{'seed': 1}",
+    'from tests import echo\ndef get_config():\n'
+    '  c = echo.get_config().unlock()\n  del c.rollout.stop\n  return c':
+        "lacks a key.*'stop'"}.items():
   case(_message, '--config={root}/home/config.py',
        {'home/config.py': _content})
 for _item in (
