@@ -98,6 +98,19 @@ def test_named_files_exist():
       ), f'{name}: {path}'
 
 
+def test_links_lead_to_files_and_headings():
+  for name, page in PAGES.items():
+    for path, anchor in re.findall(r'\]\(([^)\s#:]*)#?([\w-]*)\)', page):
+      target = (ROOT / name).parent / path if path else ROOT / name
+      assert target.exists(), f'{name}: {path}'
+      if anchor:
+        titles = re.findall('^#+ (.*)', target.read_text(), re.MULTILINE)
+        # As GitHub does.
+        assert anchor in {
+            re.sub(r'[^\w -]', '', title.lower()).replace(' ', '-')
+            for title in titles}, f'{name}: {path}#{anchor}'
+
+
 def _leaves(config):
   """Names of the leaves of a config and of the sections around them."""
   for name, value in config.items():
@@ -161,10 +174,6 @@ def stored(name: str) -> dict:
   return json.loads((ROOT / f'benchmarks/results/{name}.json').read_text())
 
 
-def _best(case, contestant=run.OURS):
-  return case['contestants'][contestant]['best']
-
-
 def test_times_beside_others():
   for name, work, ours, other, ratio in rows(
       SPEED, 'NAME', 'work', 'ours', 'other', 'ratio'):
@@ -173,13 +182,12 @@ def test_times_beside_others():
     case, = [
         case for case in stored(name.strip('`'))['cases']
         if len(case['contestants']) > 1 and fits.search(case['name'])]
-    contestant = list(case['contestants'])[1]  # After ours.
-    seconds, theirs = _best(case), _best(case, contestant)
-    assert ours == f'{rounded(seconds, ours)} s', work
+    (_, our), (contestant, their), *_ = case['contestants'].items()
+    assert ours == f'{rounded(our["best"], ours)} s', work
     assert other == (
         f'{_OTHERS[contestant]}, '
-        f'{rounded(theirs, other.rpartition(",")[2])} s'), work
-    assert ratio == rounded(theirs / seconds, ratio), work
+        f'{rounded(their["best"], other.rpartition(",")[2])} s'), work
+    assert ratio == rounded(their['best'] / our['best'], ratio), work
 
 
 def test_cells_of_slices_equal_the_stored_records():
