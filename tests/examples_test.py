@@ -1,7 +1,6 @@
 """The examples in docs/environments.md and the notebooks."""
 
 from concurrent import futures
-import dataclasses
 import importlib
 import json
 import re
@@ -17,12 +16,12 @@ from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
 from environments import env_api
 from environments import text
-from models import pretrain
 from models import wheels
 from tests import checkout
 from tests import command_line
 
 EXAMPLE = checkout.ROOT / 'docs/examples/sums.py'
+MODEL = checkout.ROOT / 'models/nano'
 # These overrides make the page's command small enough for a test.
 SMALLER = (
     'environment.num_workers=1',
@@ -49,20 +48,6 @@ TRAIN = 'with api.Run(config, workdir)'
 def sums(monkeypatch):
   monkeypatch.syspath_prepend(EXAMPLE.parent)
   return importlib.import_module('sums')
-
-
-@pytest.fixture
-def folder(sums, tmp_path):
-  """The model of the page after one step of training."""
-  del sums  # It puts the examples on the path.
-  recipe = importlib.import_module('sums_model').RECIPE
-  phases = {
-      name: dataclasses.replace(phase, num_steps=1)
-      for name, phase in recipe.phases.items()}
-  pretrain.train(
-      dataclasses.replace(recipe, phases=phases, optimizer={
-          **recipe.optimizer, 'warmup_updates': 0}), tmp_path / 'model')
-  return tmp_path / 'model'
 
 
 def test_the_page_opens_with_the_example():
@@ -123,10 +108,11 @@ def test_the_judge_is_left_out_while_the_debaters_disagree(
 @pytest.mark.parametrize('name, roles', [
     ('sums', ['solver', 'checker']), ('debate', ['first', 'second', 'judge'])])
 def test_the_examples_train(
-    name, roles, folder, tmp_path, monkeypatch, capsys):
+    name, roles, sums, tmp_path, monkeypatch, capsys):
+  del sums  # It puts the examples on the path.
   values = command_line.parse_main([
       f'--config={EXAMPLE.with_stem(name)}', f'--workdir={tmp_path}/run',
-      f'--config.model.folder={folder}',
+      f'--config.model.folder={MODEL}',
       '--config.buckets.prompt=(400,)',  # The tokenizer has few words.
       *(f'--config.{item}' for item in SMALLER)], monkeypatch)
   with futures.ThreadPoolExecutor(1) as executor, api.Run(
@@ -146,13 +132,13 @@ def test_the_examples_train(
 
 
 @pytest.mark.long
-def test_the_notebooks_run(folder, tmp_path, monkeypatch, capsys):
+def test_the_notebooks_run(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('MPLBACKEND', 'agg')
   monkeypatch.setattr(sys, 'path', sys.path.copy())
 
   monkeypatch.setattr(
-      wheels, 'make', lambda model, path: shutil.copytree(folder, path))
+      wheels, 'make', lambda model, path: shutil.copytree(MODEL, path))
 
   def run(name, changes=''):
     """Runs the cells of a notebook and returns what each code cell prints."""
