@@ -41,17 +41,18 @@ def read(
   try:
     _check_values(config)
     rollout = rollout_spec(config)
-  except (AttributeError, KeyError) as error:
+    advantage = spec_lib.AdvantageSpec(**config.advantage)
+    critic = spec_lib.CriticSpec(**config.critic)
+  except (AttributeError, KeyError, TypeError) as error:
     raise errors.UserError(
-        f'The config lacks a key of this version ({errors.one_line(error)}); '
-        'start from base_config of configs/common.py, or use the version in '
-        'provenance.jsonl of the workdir.') from error
+        'The config has other keys than those of this version '
+        f'({errors.one_line(error)}); start from base_config of '
+        'configs/common.py, or use the version in provenance.jsonl of the '
+        'workdir.') from error
   environment = make_environment(config, sandbox)
   policy_map = make_policy_map(
       config.policies, environment.roles, config.policy_map)
-  advantage = spec_lib.AdvantageSpec(**config.advantage)
   spec_lib.check_terms(rollout, advantage)
-  critic = spec_lib.CriticSpec(**config.critic)
   spec_lib.check_critic(critic, rollout, advantage)
   return environment, policy_map, rollout, advantage, critic
 

@@ -134,9 +134,6 @@ def test_workdir_replaces_the_config_flag(at_grpo, monkeypatch):
   assert config.rollout.alpha == 0.5
   assert config.buckets.groups == (8, 16)
   assert config.evaluation.name == 'x'
-  with pytest.raises(
-      errors.UserError, match='.group_sise.; did you mean "group_size"[?]$'):
-    parse(f'--workdir={at_grpo}', '--config.rollout.group_sise=3')
   # Another config may be given, and a report takes none.
   config = parse('--config=tests/echo.py', f'--workdir={at_grpo}')
   assert config.model.folder == ''
