@@ -99,7 +99,8 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
       'name': workdir.resolve().name,
       'task': task.rpartition('.')[2].replace('_', ' ').capitalize(),
       'team': config['environment']['team'],
-      'algorithm': _algorithm(config),
+      'mode': config['rollout']['mode'],
+      'policies': config['policies'],
       'hash': workdir_lib.config_hash(config),
       'state': _state(workdir, num_steps, evaluations),
       'steps': num_steps,
@@ -116,18 +117,6 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
       'provenance': [
           workdir_lib.flatten(event) for event in provenance.read(workdir)],
       'plots': _plots(steps) if steps else []}
-
-
-def _algorithm(config: Mapping[str, Any]) -> str:
-  rollout, critic = config['rollout'], config['critic']['kind']
-  if config['environment']['team'] == 'solo' and critic == 'none':
-    name = 'AT-GRPO' if rollout['mode'] == 'tree' else 'GRPO'
-    return f'{name} of a single agent'
-  name = {
-      'tree': 'AT-GRPO', 'parallel': 'GRPO',
-      'joint': {'none': 'MAGRPO', 'independent': 'IAC', 'central': 'MAAC'}[
-          critic]}[rollout['mode']]
-  return f'{name}, policies: {config["policies"]}'
 
 
 def _state(

@@ -43,7 +43,6 @@ def test_finished_run(finished):
   run = report.read_run(finished)
   assert run['state'] == 'finished'
   assert (run['steps'], run['team'], run['task']) == (4, 'pair', 'Echo')
-  assert run['algorithm'] == 'AT-GRPO, policies: shared'
   assert run['config']['train.num_steps'] == '4'
   assert run['seconds'] == 4 * 3.0
   success, _, *by_role = run['plots']
