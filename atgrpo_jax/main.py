@@ -67,8 +67,6 @@ _NUM_PROCESSES = flags.DEFINE_integer(
     'num_processes', None, 'Number of processes of the run.', lower_bound=1)
 _PROCESS_ID = flags.DEFINE_integer(
     'process_id', None, 'Index of this process, from 0.', lower_bound=0)
-_TRACEBACK = flags.DEFINE_bool(
-    'traceback', False, 'Print the traceback of user errors.')
 
 # Flags that only some modes read.
 _MODE_FLAGS = (
@@ -240,8 +238,7 @@ def _report(error: BaseException) -> int:
   if isinstance(error, signals.Stopped):
     print(error, flush=True)
     return error.status
-  wants_traceback = flags.FLAGS.is_parsed() and _TRACEBACK.value
-  if isinstance(error, errors.REPORTED_ERRORS) and not wants_traceback:
+  if isinstance(error, errors.REPORTED_ERRORS):
     user_traceback = getattr(error, 'user_traceback', '')
     progress.print_error(f'{user_traceback}error: {error}')
   else:

@@ -15,6 +15,7 @@ CASES = [
     ([CONFIG, '--workdri=x'], ["'workdri'", 'workdir']),
     ([CONFIG, 'stray'], ['stray']),
     ([], ['--config']),
+    ([CONFIG, '--workdir='], ['--workdir is missing']),
     ([CONFIG, '--checkpoint=best'], ['--checkpoint', '--mode=evaluate']),
     ([CONFIG, '--mode=replay'], ['--step']),
     ([CONFIG, '--process_id=0'], ['--process_id', '--distributed']),
@@ -49,7 +50,6 @@ def results(echo_folder, tmp_path_factory):
     if not any('workdir' in argument for argument in argv):
       argv.insert(0, f'--workdir={workdirs / str(number)}')
     cases.append(argv)
-  cases.append([CONFIG, '--traceback'])  # Without a workdir.
   return command_line.run_main(cases, folder), workdirs
 
 
@@ -77,12 +77,6 @@ def test_mistake_is_one_line(number, results):
 def test_valid_launches_pass_the_check(results):
   start = len(CASES)
   assert results[0][start:start + len(VALID)] == [(0, '')] * len(VALID)
-
-
-def test_traceback_is_printed_on_request(results):
-  status, stderr = results[0][-1]
-  assert status == 2
-  assert 'in main' in stderr and 'UserError: --workdir is missing' in stderr
 
 
 def test_traceback_of_user_code_precedes_the_message(capsys):
