@@ -21,6 +21,7 @@ import numpy as np
 from atgrpo_jax import errors
 from atgrpo_jax import experiment as experiment_lib
 from atgrpo_jax import settings
+from atgrpo_jax import statistics as statistics_lib
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import grpo
 from atgrpo_jax.distributed import hosts
@@ -102,7 +103,8 @@ def evaluate(
       # One character for each task, so that runs can be compared by task.
       'successes': successes(episodes),
       'clusters': clusters(tasks),
-      'interval': wilson_interval(num_success, len(finished)),
+      'interval': statistics_lib.wilson_interval(
+          num_success / len(finished), len(finished)),
       # Undiscounted team returns, None for failed tasks. `terms` has the last
       # value of a reward term in each episode, None without one.
       'mean_return': statistics.fmean(filter(math.isfinite, returns)),
@@ -157,19 +159,6 @@ def successes(episodes: Sequence[Sequence[tree_lib.Node]]) -> str:
   return ''.join(
       FAILED if nodes[-1].failed(0) else '01'[nodes[-1].steps[0].success]
       for nodes in episodes)
-
-
-def wilson_interval(
-    num_success: float, num_trials: int,
-    z: float = 1.959964) -> tuple[float, float]:
-  """Wilson score interval of a proportion, 95 % by default."""
-  rate = num_success / num_trials
-  scale = 1 + z**2 / num_trials
-  centre = rate + z**2 / (2 * num_trials)
-  spread = z * math.sqrt(
-      rate * (1 - rate) / num_trials + z**2 / (4 * num_trials**2))
-  return (
-      max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale))
 
 
 def clusters(tasks: Sequence[env_api.Task]) -> list[int]:

@@ -83,7 +83,13 @@ def _wilson(
     mean: np.ndarray, variance: np.ndarray, freedom: np.ndarray,
     num_clusters: int) -> tuple[np.ndarray, np.ndarray]:
   num_trials = np.maximum(mean * (1 - mean), 1 / num_clusters) / variance
-  z = stats.t.ppf(0.975, freedom)
+  return wilson_interval(mean, num_trials, stats.t.ppf(0.975, freedom))
+
+
+def wilson_interval(
+    mean: np.ndarray, num_trials: np.ndarray,
+    z: np.ndarray = 1.959964) -> tuple[np.ndarray, np.ndarray]:
+  """Wilson score interval of a proportion, 95 % by default."""
   centre = mean + z**2 / (2 * num_trials)
   spread = z * np.sqrt(
       mean * (1 - mean) / num_trials + z**2 / (4 * num_trials**2))

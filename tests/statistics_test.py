@@ -9,7 +9,6 @@ import pytest
 from scipy import special
 from scipy import stats
 
-from atgrpo_jax import evaluate
 from atgrpo_jax import statistics
 
 
@@ -105,6 +104,21 @@ def test_intervals_cover_the_truth(draw, mean, options, min_coverage):
   assert min_coverage <= np.mean((low <= mean) & (mean <= high)) <= 0.985
 
 
+@pytest.mark.parametrize('num_success, num_trials, low, high', [
+    # Newcombe (1998), Statistics in Medicine 17, table I, method 3.
+    (81, 263, 0.2553, 0.3662),
+    (15, 148, 0.0624, 0.1605),
+    (0, 20, 0.0, 0.1611),
+    (1, 29, 0.0061, 0.1718),
+    # The mirror image.
+    (20, 20, 0.8389, 1.0),
+])
+def test_wilson_interval(num_success, num_trials, low, high):
+  found = statistics.wilson_interval(num_success / num_trials, num_trials)
+  assert found == pytest.approx((low, high), abs=5e-5)
+  assert 0 <= found[0] <= num_success / num_trials <= found[1] <= 1
+
+
 def test_variance_by_hand():
   """Two seeds, and three tasks four times, two of the three in one cluster."""
   row = np.tile(np.array([[1, 1, 0], [1, 0, 0]], bool), 4)
@@ -119,7 +133,7 @@ def test_variance_by_hand():
   noise = seeds**2 + clusters**2 / 7 + both**2 / 7
   t = stats.t.ppf(0.975, variance**2 / noise)
   assert statistics.interval(row, kinds) == pytest.approx(
-      evaluate.wilson_interval(0.125 / variance, 0.25 / variance, t))
+      statistics.wilson_interval(0.5, 0.25 / variance, t))
   # A constant row adds neither variance nor noise.
   none = np.zeros((2, 12), bool)
   assert statistics.p_value(row, none, kinds) == pytest.approx(
@@ -139,8 +153,8 @@ def test_holm_by_hand():
 def test_equal_outcomes_are_no_proof_of_certainty(value):
   clusters = np.arange(1000) % 50
   low, high = statistics.interval(np.full((3, 1000), value), clusters)
-  assert (low, high) == pytest.approx(evaluate.wilson_interval(
-      50 * value, 50, stats.t.ppf(0.975, 49)))
+  assert (low, high) == pytest.approx(statistics.wilson_interval(
+      value, 50, stats.t.ppf(0.975, 49)))
   assert 0 <= low <= value <= high <= 1 and high - low > 0.05
 
 
