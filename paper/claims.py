@@ -143,8 +143,8 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
         'trained alone had half of the choices. Three agents had as many '
         'choices, and so 28 updates instead of 36. Rows of `mixed` are of the '
         'second of two sets of runs, which [disagree]'
-        '(when_at_grpo.md#rewards-at-once-mixed), except those on three '
-        'agents: against the second set (82.1), three agents are lower. '
+        '(when_at_grpo.md#rewards-at-once-mixed-and-chain), except those on '
+        'three agents: against the second set (82.1), three agents are lower. '
         'Immediate rewards and uniform selection are judged on `chain`. In '
         '`boost` the agent with one answer ends far above AT-GRPO (95.0 '
         'against 58.5). Five seeds against five '
@@ -183,8 +183,6 @@ seeds is not tested. A *pilot* has fewer than five.
   are missing, too.
 - The command trains both rows again; `launch/real.sh` trains one seed. With
   `--keep paper/results/nano`, `paper.sh` trains only what our records lack.
-- The [laboratory](when_at_grpo.md#the-laboratory) compares estimates of the
-  gradient.
 """
 
 

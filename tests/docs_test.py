@@ -15,7 +15,6 @@ import numpy as np
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import losses
 from benchmarks import accelerator
-from benchmarks import credit
 from benchmarks import run
 from benchmarks import sandbox
 from configs import common
@@ -42,19 +41,6 @@ STORED_TABLES = ''.join(
 
 # Contestant -> its name in docs/hardware.md.
 _OTHERS = {'tunix': 'tunix', 'comlrl': 'CoMLRL'}
-# Column of a table of credits in docs/when_at_grpo.md -> file and name there.
-_CREDIT = {
-    'bias': ('credit', 'bias'),
-    'deviation': ('credit', 'deviation'),
-    'cosine of the mean gradient': ('credit', 'cosine'),
-    'cosine, outcome reward': ('credit_outcome', 'cosine'),
-    'cosine, boost': ('credit_boost', 'cosine'),
-    '`mixed`': ('credit', 'step'),
-    '`outcome`': ('credit_outcome', 'step'),
-    '`boost`': ('credit_boost', 'step'),
-    '`chain`': ('credit_chain', 'step'),
-    'bias, *stop*': ('credit_stop', 'bias'),
-    'cosine of the mean gradient, *stop*': ('credit_stop', 'cosine')}
 
 
 def section(page: str, title: str) -> str:
@@ -204,33 +190,22 @@ def test_cells_of_slices_equal_the_stored_records():
       assert cell == (text(found) if found else ''), key
 
 
-def test_credit_equals_the_stored_records():
-  found = [
-      table for table in tables(RESULTS['when_at_grpo'])
-      if table[0][0] == 'credit']
-  assert {*itertools.chain(*(header[1:] for header, _ in found))} == {*_CREDIT}
-  for header, lines in found:
-    for name, *cells in lines:
-      method = re.sub(r'`| \(.*\)', '', name)
-      for column, cell in zip(header[1:], cells):
-        file, key = _CREDIT[column]
-        row, = [
-            row for row in stored(file)['rows']
-            if (row['method'], row['turns'], row['group_size'])
-            == (method, 4, 4)]
-        assert cell == rounded(row[key], cell), (method, column)
-
-
 def stored_tables() -> dict[str, tuple[list[str], dict[str, list[str]]]]:
-  """Title -> (header, first cell -> other cells); 'Games' has all games."""
-  found, games = {}, {}
+  """Title -> (header, first cell -> other cells).
+
+  'Games' and 'Depot' join the tables of all games, and of all presets.
+  """
+  found, joined = {}, {'Games': ([], {}), 'Depot': ([], {})}
   for title in re.findall('^## (.*)$', STORED_TABLES, re.MULTILINE):
     (header, lines), = tables(section(STORED_TABLES, f'## {title}'))
     found[title] = header[1:], {name: cells for name, *cells in lines}
-    if title.endswith(': systems'):
+    group = (
+        'Games' if title.endswith(': systems') else
+        'Depot' if title.startswith('Depot: `') else '')
+    if group:
       for name, *cells in lines:
-        games.setdefault(name, []).extend(cells)
-  return found | {'Games': ([], games)}
+        joined[group][1].setdefault(name, []).extend(cells)
+  return found | joined
 
 
 def test_numbers_of_a_row_are_in_the_row_of_one_stored_table():
@@ -247,7 +222,7 @@ def test_numbers_of_a_row_are_in_the_row_of_one_stored_table():
               stored_lines[name]) for name, *cells in lines)
           for stored_lines in known), (
               f'{header}: copy the numbers from paper/results/*/tables.md.')
-  assert num_tables >= 10
+  assert num_tables >= 9
 
 
 def test_quoted_p_are_adjusted():
@@ -281,7 +256,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 def test_commands_can_be_parsed(monkeypatch):
   parsers = {
       'benchmarks.accelerator': accelerator.parse,
-      'benchmarks.credit': credit.parse, 'benchmarks.sandbox': sandbox.parse,
+      'benchmarks.sandbox': sandbox.parse,
       'benchmarks.run': lambda args: run.parse(
           ['step' if word == 'NAME' else word for word in args])}
   for _, (program, *words) in commands():

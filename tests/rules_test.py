@@ -1,6 +1,5 @@
 """Rules of the user: the examples of the docs, and what is refused."""
 
-import json
 import math
 import re
 import textwrap
@@ -12,7 +11,6 @@ from atgrpo_jax import errors
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import returns
-from benchmarks import credit
 from tests import docs_test
 from tests import specs
 from tests.algorithms import credit_test
@@ -198,19 +196,3 @@ def test_equal_surrogates_compile_once():
   first, second = (
       specs.loss(surrogate='my_rules:soft_clip') for _ in range(2))
   assert first == second and hash(first) == hash(second)
-
-
-def test_laboratory(tmp_path):
-  path = tmp_path / 'credit.json'
-  switches = [
-      'rollout.mode=parallel', 'rollout.selection=all',
-      'rollout.return_type=my_rules:with_outcome',
-      'advantage.baseline=my_rules:median']
-  credit.main([
-      '--turns=1', '--group_size=3', '--calls=1', '--rollouts=2',
-      *(f'--switch={switch}' for switch in switches), f'--out={path}'])
-  result = json.loads(path.read_text())
-  assert [row['method'] for row in result['rows']] == [
-      'AT-GRPO', ' '.join(switches)]
-  assert {*result['settings']['rules']} == {
-      'my_rules:with_outcome', 'my_rules:median'}

@@ -11,7 +11,6 @@ from environments.boards.sudoku import env as sudoku
 from environments.depot import env as depot
 from environments.programming.contests import env as contests
 from environments.programming.functions import env as functions
-from environments.relay import env as relay
 from environments.writing import env as writing
 
 
@@ -19,7 +18,6 @@ from environments.writing import env as writing
     (plan_path, {}, {'team': 'duo'}), (contests, {}, {'reward': 'oracle'}),
     (sokoban, {}, {'max_turns': 0}), (sudoku, {}, {'size': 5}),
     (functions, {}, {'team': 'trio'}), (functions, {}, {'reward': 'mixed'}),
-    (relay, {'team': 'at_once'}, {'max_turns': 1}),
     (depot, {}, {'max_turns': 1}), (depot, {}, {'num_items': 1}),
     (depot, {}, {'num_orders': 0}), (depot, {}, {'prompt_limit': -1}),
     (depot, {}, {'code': -1}), (depot, {'team': 'solo'}, {'max_turns': 2}),

@@ -27,7 +27,6 @@ from environments.depot import env as depot
 from environments.math_problems import env as maths
 from environments.programming.contests import env as contests
 from environments.programming.functions import env as functions
-from environments.relay import env as relay
 from environments.writing import env as writing
 from tests.environments.programming import examples
 
@@ -85,10 +84,6 @@ EXAMPLES = {
         functions, _FUNCTION, {'max_turns': 4, 'reward': 'outcome'}),
     'functions_example': Example(
         functions, _FUNCTION, _ONE_TURN | {'example': True}),
-    'relay': Example(relay, {'task_id': 'ab', 'letters': 'ab'}),
-    'relay_boost': Example(
-        relay, {'task_id': 'aab', 'letters': 'aab'},
-        {'max_turns': 3, 'boost': True}),
     'depot': Example(depot, _ORDERS, {'num_orders': 2}),
     'depot_boost': Example(
         depot, _ORDERS,
