@@ -76,9 +76,13 @@ parse_trainer_options() {
   parse_options "config workdir mode $1" "dry-run $2" "${@:3}"
   [[ -n "$config" ]] ||
     stop '--config is missing; give one such as configs/plan_path.py:size=nano'
+  if [[ "$config" != /* && -f "${config%%:*}" ]]; then
+    config="$PWD/$config"  # The trainer starts in the checkout.
+    config="${config#"$ROOT"/}"
+  fi
   (cd "$ROOT" && [[ -f "${config%%:*}" ]]) ||
-    stop "--config: there is no file '${config%%:*}' in $ROOT; give a config" \
-      'such as configs/plan_path.py:size=nano'
+    stop "--config: there is no file '${config%%:*}' in $PWD or $ROOT; give a" \
+      'config such as configs/plan_path.py:size=nano'
   [[ -n "$workdir" ]] ||
     stop '--workdir is missing; give the folder of the run, such as runs/x'
   [[ "$workdir" != *:/* || "$workdir" =~ ^gs://[^/]+/. ]] ||

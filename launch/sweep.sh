@@ -10,9 +10,10 @@ Usage: bash launch/sweep.sh --config CONFIG --workdir DIR [OPTION ...]
 
 Installs atgrpo_jax into .venv (skipped if that is up to date), trains a run on
 CPUs for each combination of values in DIR/KEY=VALUE,..., and compares all runs
-in DIR/comparison/compare.html. The same command resumes; with more values it
-trains only the new combinations. Keep the keys and their order, which name the
-folders. A failed run does not end the others; its log is DIR/KEY=VALUE,....log.
+in DIR/comparison/compare.html. Prints a line when a run has ended. The same
+command resumes; with more values it trains only the new combinations. Keep the
+keys and their order, which name the folders. A failed run does not end the
+others; its log is DIR/KEY=VALUE,....log.
 
   --config CONFIG   config file and its arguments
   --workdir DIR     folder of the workdirs
@@ -88,9 +89,16 @@ say "training ${#lines[@]} runs, $jobs at a time; logs: $workdir/*.log"
 # On Ctrl-C the trainers save and end with 42, and xargs starts no other.
 trap '' INT
 status=0
-# shellcheck disable=SC2016  # The inner shell expands $? and $0.
-printf '%s\0' "${lines[@]}" | xargs -0 -n 1 -P "$jobs" bash -c \
-  'eval "$0"; status=$?; ((status != 42)) || exit 255; exit $status' || status=$?
+# shellcheck disable=SC2016  # The inner shell expands them.
+for i in "${!runs[@]}"; do
+  printf '%s\0%s\0' "${runs[i]}" "${lines[i]}"
+done | xargs -0 -n 2 -P "$jobs" bash -c 'eval "$1"; status=$?
+  case "$status" in
+    0) echo "finished $0" ;;
+    42) exit 255 ;;
+    *) echo "failed $0, with status $status" ;;
+  esac
+  exit "$status"' || status=$?
 trap - INT
 ((status != 124)) || stop 'stopped; the same command resumes'
 "${compare[@]}" || status=$?

@@ -70,18 +70,22 @@ def test_help(checkout, script):
 
 
 def test_sweep_trains_each_combination_and_compares(checkout):
+  (checkout.folder / 'mine.py').touch()
   result = checkout.run(
-      'sweep.sh', '--config', CONFIG, '--workdir', 'runs/a b', '--', 'seed=0,1',
-      'optimizer.learning_rate=1e-4', OVERRIDE)
+      'sweep.sh', '--config', 'mine.py:debug', '--workdir', 'runs/a b', '--',
+      'seed=0,1', 'optimizer.learning_rate=1e-4', OVERRIDE)
   assert result.returncode == 0, result.stderr
   *_, check, first, second, compared = checkout.calls()
   assert '--check' in check
+  config = f'{checkout.folder}/mine.py:debug'
   folder = checkout.folder / 'runs/a b'
   names = [f'seed={i},optimizer.learning_rate=1e-4' for i in (0, 1)]
   assert [first, second] == [
-      f'-m atgrpo_jax.main --workdir {folder / name} --config {CONFIG} '
+      f'-m atgrpo_jax.main --workdir {folder / name} --config {config} '
       f'{OVERRIDE} --config.seed={i} --config.optimizer.learning_rate=1e-4'
       for i, name in enumerate(names)]
+  assert result.stdout.splitlines()[-2:] == [
+      f'finished {name}' for name in names]
   assert compared == (
       f'-m atgrpo_jax.main --mode compare --workdir {folder / "comparison"} '
       + ' '.join(str(folder / name) for name in names))
