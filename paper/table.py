@@ -1,4 +1,4 @@
-"""A table of text, in Markdown and LaTeX."""
+"""A table of text, in Markdown."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -21,21 +21,3 @@ class Table:
     lines = [self.columns, ['---'] * len(self.columns), *self.lines()]
     table = ''.join(f'| {" | ".join(line)} |\n' for line in lines)
     return f'## {self.title}\n\n{table}\n{self.note}\n'
-
-  def latex(self) -> str:
-    escaped = str.maketrans({
-        '\\': r'\textbackslash{}', '%': r'\%', '_': r'\_', '&': r'\&',
-        '#': r'\#', '…': r'\ldots{}', '−': '$-$', '<': '$<$'})
-
-    def line(texts):
-      cells = [text.translate(escaped) for text in texts]
-      return f'  {" & ".join(cells)} \\\\\n'
-
-    caption = f'{self.title}. {self.note}'.translate(escaped)
-    return (
-        '\\begin{table}\n'
-        f'  \\caption{{{caption}}}\n'
-        f'  \\begin{{tabular}}{{l{"r" * (len(self.columns) - 1)}}}\n'
-        '  \\toprule\n' + line(self.columns) + '  \\midrule\n'
-        + ''.join(map(line, self.lines()))
-        + '  \\bottomrule\n  \\end{tabular}\n\\end{table}\n')

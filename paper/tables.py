@@ -1,4 +1,4 @@
-"""Writes the paper's tables (Markdown, LaTeX) and curves (PNG) from runs.
+"""Writes the paper's tables (Markdown) and curves (PNG) from runs.
 
   python -m paper.tables --out runs/paper/nano
   python -m paper.tables --out runs/paper/nano --keep paper/results/nano
@@ -445,11 +445,10 @@ def write_tables(
       *ablation_tables(records), *problem_tables(records),
       *joint_tables(records), *credit_tables(systems)]
   folder.mkdir(parents=True, exist_ok=True)
-  markdown, latex = folder / 'tables.md', folder / 'tables.tex'
+  markdown = folder / 'tables.md'
   markdown.write_text('\n'.join(table.markdown() for table in tables))
-  latex.write_text('\n'.join(table.latex() for table in tables))
   return [
-      markdown, latex, *depot_tables.draw(records, folder / 'depot.png'),
+      markdown, *depot_tables.draw(records, folder / 'depot.png'),
       *draw_curves(systems, folder)]
 
 

@@ -126,7 +126,7 @@ def test_finished_runs_are_added_to_records(tmp_path, no_curves):
   for path, other in zip(from_workdirs, from_records, strict=True):
     assert path.read_text() == other.read_text()
 
-  markdown, _ = tables.make(str(second), str(kept), '')
+  markdown, = tables.make(str(second), str(kept), '')
   assert {key: found['success'] for key, found in records_lib.read(
       kept).evaluations.items()} == {
           (f'{shared}/seed-0', 'after'): 0.96,
