@@ -53,11 +53,17 @@ def make(records: records_lib.Records) -> list[table_lib.Table]:
     if any(rows.values()):
       made.append(_table(title, reward, others | rows))
   for reward, budget in depot.SEARCH_BUDGETS.items():
-    made += rows_lib.search_tables(
-        f'Depot: learning rates, `{reward}`, {budget // 1000}k choices',
-        {title: depot.search_areas(records.curves, reward, system)
-         for title, system in depot.SEARCHED_SYSTEMS[reward].items()},
-        depot.SEARCH, 'area on validation tasks', depot.SEARCH_SEEDS)
+    lines = []
+    for title, system in depot.SEARCHED_SYSTEMS[reward].items():
+      if areas := depot.search_areas(records.curves, reward, system):
+        lines.append({'': title} | {
+            f'{rate} %': rows_lib.percent(x) for rate, x in areas.items()})
+    if lines:
+      made.append(table_lib.Table(
+          f'Depot: learning rates, `{reward}`, {budget // 1000}k choices',
+          ['', *(f'{rate} %' for rate in depot.SEARCH)], lines,
+          'area on validation tasks, mean of seeds {} and {}.'.format(
+              *depot.SEARCH_SEEDS)))
   return made
 
 

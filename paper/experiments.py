@@ -33,8 +33,7 @@ MAGRPO's tasks (arXiv 2508.04652) are in `writing` and `functions`: untrained
 teams, MAGRPO, and the other systems with as many tokens.
 
 The scale `coder-0.5b` has Qwen2.5-Coder-0.5B on generated word problems
-(`problems/stories`), GSM8K (`problems/gsm8k`, and `search/gsm8k` for learning
-rates, on seeds and tasks that are not reported) and HumanEval
+(`problems/stories`), GSM8K (`problems/gsm8k`) and HumanEval
 (`functions/humaneval`). The scale `coder-3b` has MAGRPO's coding tables with
 the paper's models: pairs of Qwen2.5-Coder-3B, and single agents with 7B.
 """
@@ -105,11 +104,6 @@ PROBLEM_SYSTEMS = {
         AT_GRPO: 1, 'mas_grpo': 1, 'mas_grpo_immediate': 1, 'sa_grpo': 1,
         'sa_tool_grpo': 3 / 2},
     'stories': {AT_GRPO: 1, 'mas_grpo': 1, 'sa_tool_grpo': 3 / 2}}
-# The search of learning rates on GSM8K.
-SEARCH, SEARCH_SEEDS = ('5e-5', '1e-4', '2e-4'), (100, 101)
-_SEARCH_TOKENS = 20_000
-# System -> learning rate on GSM8K; enter the best of a finished search.
-GSM8K_RATES = dict.fromkeys(PROBLEM_SYSTEMS['gsm8k'], 1e-4)
 # System -> row of the same agents without training.
 UNTRAINED = {
     AT_GRPO: 'untrained_pair', 'sa_grpo': 'untrained_solo',
@@ -186,8 +180,6 @@ def make_jobs(
     scale: str, num_seeds: int, sandbox_level: str = 'auto') -> list[Job]:
   """All jobs, each after the jobs it needs; all ablations come last."""
   jobs = _depot(num_seeds) if scale == 'nano' else []
-  if scale == CODER:
-    jobs += _search_gsm8k()
   for seed in range(num_seeds):
     if scale not in (CODER, _LARGE_CODER):
       jobs += _main(scale, seed)
@@ -436,23 +428,10 @@ def _train_problem(task: str, system: str, scale: str, seed: int) -> Job:
   if scale == CODER:
     arguments['kind'] = task
     overrides['evaluation.validation'] = 'train[-2:]'  # Not used, but slow.
-  if task == 'gsm8k':
-    overrides['optimizer.learning_rate'] = GSM8K_RATES[system]
   folder = f'problems/{task}'
   return _train_after(
       f'{folder}/{AT_GRPO}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
       _config(module.__name__.split('.')[-1], scale, **arguments), overrides)
-
-
-def _search_gsm8k() -> Iterator[Job]:
-  for system, rate, seed in itertools.product(
-      PROBLEM_SYSTEMS['gsm8k'], SEARCH, SEARCH_SEEDS):
-    job = _train_problem('gsm8k', system, CODER, seed)
-    yield Job(
-        f'search/gsm8k/{system}_{rate}/seed-{seed}', job.config, {
-            **job.overrides, 'optimizer.learning_rate': float(rate),
-            'train.num_steps': 0, 'train.completion_tokens': _SEARCH_TOKENS,
-            'evaluation.test': 'train[-96:-32]'})
 
 
 def _benchmarks(

@@ -6,8 +6,8 @@ A folder of records holds four files, sorted by workdir:
                      (before, after, ...), the content of `evals/<name>.json`,
                      and `token_budget`, 0 if the number of steps is limited
   splits.jsonl       the cluster of each task, by `split_hash`
-  steps.csv          one step of a finished training per line, with the metrics
-                     that tables and curves read
+  steps.csv          one step of a finished training per line, with its costs,
+                     validations, advantages and gradients
   curves.jsonl       the learning curve of a finished training on Depot per
                      line, instead of all the above (`paper.depot`)
 

@@ -14,7 +14,6 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import statistics
 from paper import records as records_lib
-from paper import table as table_lib
 
 # Title -> system, evaluation, and row of the paper's tables 1 and 2. The
 # systems are `experiments.GAME_SYSTEMS` and `experiments.PROBLEM_SYSTEMS`.
@@ -160,20 +159,6 @@ def check_comparable(
         f'{title} were evaluated at different sandbox levels '
         f'({", ".join(levels)}); evaluate all at the same '
         'config.sandbox.level.')
-
-
-def search_tables(
-    title: str, means: Mapping[str, Mapping[str, float]],
-    rates: Sequence[str], measure: str,
-    searched_seeds: Sequence[int]) -> list[table_lib.Table]:
-  """A table of `means`, row -> learning rate -> measure, if there are any."""
-  lines = [
-      {'': name} | {f'{rate} %': percent(x) for rate, x in found.items()}
-      for name, found in means.items() if found]
-  return [table_lib.Table(
-      title, ['', *(f'{rate} %' for rate in rates)], lines,
-      '{}, mean of seeds {} and {}.'.format(
-          measure, *searched_seeds))] if lines else []
 
 
 def seeds(num: int) -> str:

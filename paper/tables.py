@@ -70,19 +70,6 @@ _QUALITY = {
 _MAX_POINTS = {
     'structure': 1.0, 'syntax': 0.5, 'tests': 1.0, 'cooperation': 1.5}
 
-# Column of the credit table -> metric of a role, its unit, and whether the last
-# value is shown instead of the mean over the steps.
-_CREDIT = {
-    'groups without signal %': ('{}/without_signal', 100, False),
-    'advantage mean': ('{}/advantage_mean', 1, False),
-    'advantage spread': ('{}/advantage_std', 1, False),
-    'gradient norm': ('diagnosis/{}/grad_norm', 1, False),
-    'entropy': ('diagnosis/{}/entropy', 1, False),
-    'KL to the start, at last': ('diagnosis/{}/kl_to_start', 1, True),
-}
-_COSINE_COLUMN = 'cosine with the gradients of other roles'
-_COSINE = 'diagnosis/cosine/'
-
 _HOLM = 'p (Holm)'
 _COST_COLUMNS = ('updates', 'budget used', *records_lib.COSTS, 'minutes')
 _PUBLISHED_COLUMNS = ('paper, 1.7B', 'paper, 8B')
@@ -134,10 +121,6 @@ _ROLES_NOTE = (
     " The paper's only_tool and only_planner were trained and played alone. "
     "Here the other role is played by the untrained model, and the row's "
     'budget, half of the tokens, counts what it says as well.')
-_CREDIT_NOTE = (
-    'Gradients, entropy and KL are over groups with a signal, in the steps '
-    'that were diagnosed. GRPO weighs an episode once, however many answers it '
-    'has; the mean of its advantages here weighs answers.')
 
 
 def _compare(
@@ -275,21 +258,7 @@ def problem_tables(records: records_lib.Records) -> list[table_lib.Table]:
       tables.append(_success_table(
           f'{title}: problems', _PROBLEM_COLUMNS, known, rows_lib.AT_GRPO,
           benchmark, _PROBLEM_NOTE))
-  return [*tables, *_searches(records)]
-
-
-def _searches(records: records_lib.Records) -> list[table_lib.Table]:
-  """Success on GSM8K at each learning rate."""
-  means = {
-      title: {
-          rate: row.successes.mean() for rate in experiments.SEARCH
-          if (row := rows_lib.read_row(
-              records, f'search/gsm8k/{system}_{rate}', 'after'))}
-      for title, (system, evaluation, _) in rows_lib.SYSTEMS.items()
-      if evaluation == 'after'}
-  return rows_lib.search_tables(
-      'GSM8K: learning rates', means, experiments.SEARCH,
-      'success on training problems', experiments.SEARCH_SEEDS)
+  return tables
 
 
 # MAGRPO's tasks (arXiv 2508.04652).
@@ -357,48 +326,6 @@ def _joint_cells(row: rows_lib.Row, task: str) -> dict[str, str]:
   return cells
 
 
-# Credit.
-
-
-def credit_tables(
-    systems: Mapping[str, rows_lib.Systems]) -> list[table_lib.Table]:
-  """Groups, advantages and gradients of each role, one table per game."""
-  tables = []
-  for task, rows in systems.items():
-    lines = []
-    for title, row in rows.items():
-      if row is None or row.steps.empty:
-        continue
-      steps = row.steps.dropna(axis='columns', how='all')
-      for role in sorted(
-          name.removesuffix('/without_signal')
-          for name in steps.filter(regex='/without_signal$')):
-        cosines = [
-            name for name in steps if name.startswith(_COSINE)
-            and role in name.removeprefix(_COSINE).split('+')]
-        lines.append({
-            '': f'{title}: {role}',
-            **{column: _logged(steps, [metric.format(role)], unit, is_last)
-               for column, (metric, unit, is_last) in _CREDIT.items()},
-            _COSINE_COLUMN: _logged(steps, cosines, 1, False)})
-    if lines:
-      tables.append(table_lib.Table(
-          f'{experiments.GAMES[task]}: credit, mean over the steps that tell '
-          'it', ['', *_CREDIT, _COSINE_COLUMN], lines, _CREDIT_NOTE))
-  return tables
-
-
-def _logged(
-    steps: pd.DataFrame, names: Sequence[str], unit: float,
-    is_last: bool) -> str:
-  """Mean over seeds of the last value, or of the mean over steps."""
-  seeds = steps.filter(items=names).groupby(level='workdir')
-  values = (seeds.last() if is_last else seeds.mean()).stack()
-  if values.empty:
-    return ''
-  return rows_lib.signed(f'{round(unit * values.mean(), 3) + 0.0:.3f}')
-
-
 # The files.
 
 
@@ -443,7 +370,7 @@ def write_tables(
   tables = [
       *depot_tables.make(records), *main_tables(systems),
       *ablation_tables(records), *problem_tables(records),
-      *joint_tables(records), *credit_tables(systems)]
+      *joint_tables(records)]
   folder.mkdir(parents=True, exist_ok=True)
   markdown = folder / 'tables.md'
   markdown.write_text('\n'.join(table.markdown() for table in tables))

@@ -69,7 +69,7 @@ def test_jobs_follow_their_needs_and_have_equal_budgets(scale, magrpo):
   for path, job in jobs.items():
     table, task, row, seed = path.split('/')
     # The config has the budget, or the job itself.
-    if table.startswith('depot') or table == 'search':
+    if table.startswith('depot'):
       assert not job.budget_of
       continue
     first = {
