@@ -4,10 +4,8 @@ import dataclasses
 import hashlib
 import importlib
 import json
-import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,7 +19,6 @@ from environments.math_problems import env as maths
 from environments.programming.contests import env as contests
 from models import pretrain
 from models.depot import __main__ as depot_model
-from models.depot import measure
 from models.nano import demonstrations
 from models.reckoner import programs
 from models.reckoner import stories
@@ -82,44 +79,6 @@ def test_right_programs_solve_their_tasks(sandbox):
     shown = programs.demonstrate_contest(rng, 'solo', right, 1)
     step = contest.step(shown.state, {'solo': shown.completions[0]})
     assert step.reward_terms['golden'] == 1
-
-
-def test_untrained_depot_model_knows_the_format_and_weak_preferences():
-  measured = measure.measure('models/depot')
-  assert len(measured) == 13
-  for kind, probs in measured.items():
-    num_answers = 9 if kind == f'picker, {depot.SINGLE}' else 8
-    assert measure.right(probs).mean() == pytest.approx(
-        math.e / (math.e + num_answers - 1), abs=0.01), kind
-    plus = 1 / (math.e + 8) if num_answers == 9 else 0.0
-    assert probs.sum(axis=-1) == pytest.approx(1 - plus, abs=0.01), kind
-  assert 0.13 < measure.pair_return(measured) < 0.17
-
-
-def test_adapters_of_depot_cannot_make_a_choice_certain():
-  """They leave the head and the scale of the last norm as they are."""
-  config = hub.load_config('models/depot')
-  params = safetensors_lib.load_params('models/depot', config)
-  tokenizer = tokenizer_lib.Tokenizer('models/depot')
-  ids = np.array([
-      tokenizer.encode_completion(name)[0]
-      for kind in 'ws' for name in depot.names(kind, 8)])
-
-  def log_probs(states):
-    rms = jnp.sqrt(jnp.mean(states**2, axis=-1, keepdims=True))
-    inputs = states / rms * params['norm']['scale']
-    logits = model.unembed(params, config, inputs)
-    return jax.nn.log_softmax(logits)[np.arange(len(ids)), ids]
-
-  step = jax.jit(jax.value_and_grad(lambda states: log_probs(states).sum()))
-  states = params['head'].T[ids] * params['norm']['scale']
-  for _ in range(300):
-    total, slope = step(states)
-    states += 0.3 * slope
-  assert step(states)[0] - total < 1e-3  # It has converged.
-  words, shelves = np.exp(log_probs(states)).reshape(2, 8)
-  assert 0.28 < words.min() and words.max() < 0.5
-  assert 0.28 < shelves.min() and shelves.max() < 0.6
 
 
 @pytest.mark.parametrize('reward', ['mixed', 'chain'])
