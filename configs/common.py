@@ -423,8 +423,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.loss.aggregation = 'token_mean'  # Or 'sequence_mean', 'constant'.
   # Cap of the importance weight between sampler and learner; 0 for no weight.
   c.loss.importance_cap = 2.0
-  # KL penalty against the initial model: 'none', 'k3' (gradient of the reverse
-  # KL, KL(policy || initial)) or 'k3_forward' (forward KL, as in GRPO).
+  # KL penalty against the initial model: 'none' or 'k3', with the gradient of
+  # KL(policy || initial).
   c.loss.kl_estimator = 'none'
   c.loss.kl_coefficient = 0.0
 

@@ -24,15 +24,13 @@ compute in float32, w is 1 up to rounding.
 
 A penalty keeps the policy near a reference. It estimates the KL of each sampled
 token given the preceding tokens; its gradient ignores how a token changes the
-distribution of later ones. Penalties are not clipped. Let
-k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html):
+distribution of later ones. Penalties are not clipped. With
+k3 = ref / pi - 1 - log(ref / pi) (joschu.net/blog/kl-approx.html), w rho k3 has
+the value and the gradient of KL(pi || ref).
 
-  k3          w rho k3: value and gradient of KL(pi || ref)
-  k3_forward  w stop_gradient(rho) k3: value of KL(pi || ref), gradient of
-              KL(ref || pi)
-
-Two estimators are left out: k1, log(pi / ref), has an expected gradient of 0;
-k2, stop_gradient(w rho) log(pi / ref)^2 / 2, has the gradient of w rho k3.
+Three estimators are left out: k1, log(pi / ref), has an expected gradient of 0;
+k2, stop_gradient(w rho) log(pi / ref)^2 / 2, has the gradient of w rho k3; and
+w stop_gradient(rho) k3, as in GRPO, has the gradient of KL(ref || pi).
 
 Deviations from the paper:
 1. The mean is over tokens by default, not over candidates.
@@ -52,7 +50,7 @@ import jax.numpy as jnp
 import numpy as np
 
 AGGREGATIONS = ('token_mean', 'sequence_mean', 'constant')
-KL_ESTIMATORS = ('none', 'k3', 'k3_forward')
+KL_ESTIMATORS = ('none', 'k3')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +139,11 @@ def policy_loss(
     weight = jnp.minimum(jnp.exp(mismatch), spec.importance_cap)
   loss = -weight * gain
   if spec.kl_estimator != 'none':
-    kl = _kl_penalty(
-        logprobs, old_logprobs, masked(reference_logprobs), spec.kl_estimator)
+    reference_logprobs = masked(reference_logprobs)
+    # rho k3, multiplied out: for large ref / pi, the gradients through rho and
+    # k3 would cancel to rounding noise.
+    kl = jnp.exp(reference_logprobs - old_logprobs) - ratio * (
+        1.0 + reference_logprobs - logprobs)
     loss += spec.kl_coefficient * weight * kl
   sums = {
       'clipped': jnp.sum(mask & was_clipped).astype(jnp.float32),
@@ -158,19 +159,6 @@ def kl_value(logprobs: jax.Array, other_logprobs: jax.Array) -> jax.Array:
   """k3, a nonnegative estimate of KL(policy || other) per sampled token."""
   difference = other_logprobs - logprobs
   return jnp.exp(difference) - 1.0 - difference
-
-
-def _kl_penalty(
-    logprobs: jax.Array, old_logprobs: jax.Array,
-    reference_logprobs: jax.Array, estimator: str) -> jax.Array:
-  """Penalty of each token, sampled by the old policy; see the module."""
-  ratio = jnp.exp(logprobs - old_logprobs)
-  if estimator == 'k3':
-    # Multiplied out: for large ref / pi, the gradients through rho and k3
-    # would cancel to rounding noise.
-    return jnp.exp(reference_logprobs - old_logprobs) - ratio * (
-        1.0 + reference_logprobs - logprobs)
-  return jax.lax.stop_gradient(ratio) * kl_value(logprobs, reference_logprobs)
 
 
 def aggregate(
