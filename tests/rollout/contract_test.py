@@ -1,8 +1,6 @@
 """Faults of environments are named, with the traceback of the user's code."""
 
 import dataclasses
-import decimal
-import fractions
 import functools
 import json
 import math
@@ -33,10 +31,6 @@ class HasArguments(Exception):
     super().__init__(f'{number} {text}')
 
 
-def divide_in_user_code(number):
-  return 1 / number
-
-
 class HasState:
 
   def __getstate__(self):
@@ -58,7 +52,7 @@ class Given:
     return dataclasses.replace(GOOD, state=HasState())
 
   def reset(self, task):
-    return divide_in_user_code(task['number'])
+    return fail(task['kind'])
 
   def observe(self, state, role):
     return state() if callable(state) else state
@@ -80,25 +74,19 @@ def _observe(state):
   return contract.observe(Given(), state, 'a', task_id='T', turn=2)
 
 
-NUMBERS = (
-    1, True, np.bool_(True), np.int64(1), np.uint8(1), np.float16(1),
-    np.float32(1), np.array(1.0), np.array(True), jnp.float32(1),
-    jnp.bfloat16(1), jnp.bool_(True), jnp.array(1), fractions.Fraction(1),
-    decimal.Decimal(1))
-
-
-def test_numbers_and_truth_values_of_any_library_are_accepted():
-  for one in NUMBERS:
-    step = _step(dataclasses.replace(
-        GOOD, team_reward=one, local_rewards={'a': one},
-        reward_terms={'near': one}, done=one, success=one, truncated=one,
-        program_runs=one))
-    assert step == dataclasses.replace(
-        GOOD, local_rewards={'a': 1.0}, reward_terms={'near': 1.0},
-        truncated=True, program_runs=1)
-    json.dumps(tree_lib.Node(0, 0, None, (), ((0,),), (step,)).to_json(
-        lambda state: {}, with_tokens=True))
-    assert type(step.program_runs) is int and step.done is True
+@pytest.mark.parametrize('one', [
+    1, True, np.bool_(True), np.int64(1), np.float16(1), np.array(1.0),
+    jnp.bfloat16(1), jnp.bool_(True)])
+def test_numbers_and_truth_values_of_any_library_are_accepted(one):
+  step = _step(dataclasses.replace(
+      GOOD, team_reward=one, local_rewards={'a': one},
+      reward_terms={'near': one}, done=one, success=one, truncated=one,
+      program_runs=one))
+  assert step == dataclasses.replace(
+      GOOD, local_rewards={'a': 1.0}, reward_terms={'near': 1.0},
+      truncated=True, program_runs=1)
+  json.dumps(tree_lib.Node(0, 0, None, (), ((0,),), (step,)).to_json(
+      lambda state: {}, with_tokens=True))
 
 
 @pytest.mark.parametrize('value, number', [
@@ -205,27 +193,23 @@ class Unprintable(Exception):
     raise LookupError
 
 
-@pytest.mark.parametrize('kind', [SystemExit, Unprintable])
+def fail(kind):
+  raise kind('no')
+
+
+@pytest.mark.parametrize('kind', [ZeroDivisionError, SystemExit, Unprintable])
 def test_exceptions_of_any_kind_are_named(kind):
-  def fail():
-    raise kind('no')
-
-  with pytest.raises(errors.UserError, match=f'{WHERE} .{kind.__name__}: '):
-    _step(fail)
-
-
-@pytest.mark.parametrize('call_fn, words', [
-    (lambda: contract.reset(Given(), {'task_id': 'T', 'number': 0}),
-     "Given.reset failed for task 'T' (ZeroDivisionError: division by zero)"),
-    (lambda: _observe(lambda: divide_in_user_code(0)),
-     f'Given.observe failed {WHERE} (ZeroDivisionError: division by zero)')])
-def test_exception_shows_only_the_code_of_the_user(call_fn, words):
-  with pytest.raises(errors.UserError) as error:
-    call_fn()
-  shown = error.value.user_traceback
-  assert str(error.value).startswith(words) and '\n' not in str(error.value)
-  assert 'in divide_in_user_code' in shown and 'contract.py' not in shown
-  assert shown.endswith('ZeroDivisionError: division by zero\n')
+  for call_fn, words in (
+      (lambda: contract.reset(Given(), {'task_id': 'T', 'kind': kind}),
+       "reset failed for task 'T'"),
+      (lambda: _observe(lambda: fail(kind)), f'observe failed {WHERE}'),
+      (lambda: _step(lambda: fail(kind)), f'step failed {WHERE}')):
+    with pytest.raises(errors.UserError) as error:
+      call_fn()
+    assert str(error.value).startswith(f'Given.{words} ({kind.__name__}: ')
+    # Only the code of the user is shown.
+    assert 'in fail' in error.value.user_traceback
+    assert 'contract.py' not in error.value.user_traceback
 
 
 def test_exception_of_any_kind_survives_the_way_from_the_worker():
@@ -242,7 +226,6 @@ def test_exception_of_any_kind_survives_the_way_from_the_worker():
       assert str(error.value) == (
           f'Given.step failed {WHERE} (HasArguments: 3 words); {advice}.')
       assert 'in raise_arguments' in error.value.user_traceback
-      assert 'contract.py' not in error.value.user_traceback
 
 
 def _wait():
