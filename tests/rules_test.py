@@ -10,12 +10,10 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rl import advantages
-from atgrpo_jax.rl import returns
 from tests import docs_test
 from tests import specs
 from tests.algorithms import credit_test
 from tests.algorithms import grpo_test
-from tests.algorithms import rivals_test
 from tests.rl import losses_test
 from tests.rollout import scripted
 
@@ -125,24 +123,6 @@ def test_group_key():
   ids = {group.key[::2]: group.baseline_id for group in groups}
   assert [ids['x', turn] for turn in range(6)] == [0, 2, 4, 4, 4, 4]
   assert [ids['y', turn] for turn in range(6)] == [1, 3, 5, 5, 5, 5]
-
-
-def test_rules_of_the_user_can_replace_the_terms_of_gigpo():
-  expected, found = (
-      rivals_test.play('gigpo', **{'advantage.extra_terms': (
-          (rule, ('env', 'agent', key), 1.0),)}) for rule, key in (
-              ('return_to_go', 'turn'),
-              (f'{__name__}:to_go', f'{__name__}:turn')))
-  assert expected.any()
-  np.testing.assert_array_equal(found, expected)
-
-
-def turn(key, prompts):
-  return key.turn
-
-
-def to_go(rewards, *args):
-  return returns.EPISODE_RETURNS['return_to_go'](rewards, *args)
 
 
 def _returns(rule):

@@ -136,17 +136,6 @@ def test_central_critic_expects_the_mean_local_reward():
   assert targets == {_central(('', '')): (1 + 2.5 + 4.5 + 9) / 4}
 
 
-def test_central_critic_bootstraps_each_joint_state():
-  values = {_central(('', '')): 0.0} | {
-      _central((x, y)): v for (x, y), v in CROSS.items()}
-  groups, targets = play(
-      Table({}, max_turns=2), values, kind='central', joint_actions='cross',
-      discount=.5)
-  np.testing.assert_allclose(groups['a', 0, 0].returns, [.75, 3])
-  np.testing.assert_allclose(groups['b', 0, 0].returns, [1.25, 2.5])
-  assert targets[_central(('', ''))] == pytest.approx(.5 * 15 / 4)
-
-
 def test_role_that_does_not_act_next_bootstraps_from_the_mean():
   environment = Table(
       {'0': 1, '0 1': 3}, phases=(('a',), ('b', 'c')), max_turns=1)

@@ -67,7 +67,8 @@ TABLE = (
 
 
 def test_exact_table():
-  runner = scripted.make_runner({'one': ONE, 'two': TWO})
+  runner = scripted.make_runner(
+      {'one': ONE, 'two': TWO}, seed=3, train_step=7)
   trees = scripted.collect(runner, {'A': 5, 'B': 5, 'C': 9}, group_size=3)
   nodes = {node.groups[0].key: node for tree in trees for node in tree.nodes}
   groups = tree_lib.groups_of(trees)
@@ -85,8 +86,17 @@ def test_exact_table():
   assert [e for tree in trees for e in scripted.episodes(tree)] == [
       # task, turns, success, truncated
       ('A', 1, True, False), ('B', 2, True, False), ('C', 2, False, True)]
-  assert runner.usage.model_calls == 3 * len(TABLE)
-  assert runner.usage.environment_steps == 3 * len(TABLE)
+  # Every group has a random key of its own.
+  key_ids = {
+      tuple(request.key_ids.tolist()) for engine in scripted.Engine.made
+      for request in engine.requests}
+  assert len(key_ids) == len(TABLE)
+  assert {ids[:2] for ids in key_ids} == {(3, 7)}
+  usage = runner.usage
+  assert usage.model_calls == usage.environment_steps == 3 * len(TABLE)
+  assert usage.prompt_tokens == 18 * len(TABLE)
+  # A digit and a stop token.
+  assert usage.completion_tokens == 2 * usage.model_calls
 
 
 # Candidate 1 failed; the acting agent prefers 3 or 4, the team 2 or 4. The

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import credit
@@ -108,23 +107,6 @@ def test_groups_do_not_depend_on_other_tasks(kind):
   draws = kind.get('selection') in ('softmax', 'uniform', 'epsilon_greedy')
   assert (play('ABCDEFGHIJ', seed=1) != many) == draws
   assert (play('ABCDEFGHIJ', train_step=6) != many) == draws
-
-
-class Endless(scripted.Counting):
-  """Never ends an episode."""
-
-  def step(self, state, actions):
-    step = super().step(state, actions)
-    return dataclasses.replace(
-        step, done=False, success=False, truncated=False)
-
-
-def test_environment_without_end_is_named():
-  runner = scripted.make_runner(environment=Endless())
-  with pytest.raises(errors.UserError, match=(
-      r"Endless\.step returned done=False for role 'b' in turn 2 of task 'A' "
-      'and skip=0, so no phase follows; there, return done=True')):
-    scripted.collect(runner, {'A': 99}, group_size=2)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,26 +154,13 @@ def test_unknown_returns_leave_their_group():
   np.testing.assert_array_equal(groups['a', 0, 0].returns, [2, 6])
 
 
-def test_one_agent_equals_at_grpo():
-  environment = Table({'0': .25, '1': .5, '2': .125}, (('a',),), local=0.1)
-  changes = {'group_size': 4, 'alpha': 0.5, 'scale': 'std'}
-  joint, _ = play(environment, **changes)
-  tree, _ = play(
-      environment, group_key=('env', 'agent', 'turn'), mode='tree',
-      selection='greedy', return_type='immediate', **changes)
-  for ours, theirs in zip(joint['a', 0, 0].candidates,
-                          tree['a', 0, 0].candidates, strict=True):
-    ours, theirs = map(dataclasses.asdict, (ours, theirs))
-    np.testing.assert_equal(ours, theirs)
-
-
 def test_sequential_roles_branch_in_turn():
   environment = Table(
       {'0 1': 1, '1 1': 3}, phases=(('a',), ('b',)), local=0.25)
-  groups, nodes = play(environment, discount=0.5)
-  # a gets its local reward and the discounted mean return of b.
-  np.testing.assert_allclose(groups['a', 0, 0].returns, [.25, 1])
-  np.testing.assert_allclose(groups['b', 0, 1].returns, [0, 3.25])
+  groups, nodes = play(environment, discount=0.5, alpha=2.0)
+  # a gets its local reward and twice the discounted mean team reward of b.
+  np.testing.assert_allclose(groups['a', 0, 0].returns, [.5, 1.75])
+  np.testing.assert_allclose(groups['b', 0, 1].returns, [0, 6.25])
   assert len(nodes) == 3
 
 

@@ -101,16 +101,6 @@ def test_single_precision_is_rounded(value, number):
   assert step.reward_terms == {'near': number}
 
 
-def test_optional_fields_have_values_for_every_role():
-  step, = contract.step_all(Given(), [_request(
-      env_api.Step(state=3, team_reward=1, done=True, local_rewards={'a': 2}),
-      {'a': 'text', 'b': 'text'}.items())])
-  assert step == env_api.Step(
-      state=3, team_reward=1.0, done=True, success=False, truncated=False,
-      local_rewards={'a': 2.0, 'b': 0.0}, reward_terms={},
-      outcomes=dict.fromkeys('ab', env_api.Outcome.OK), program_runs=0)
-
-
 def test_team_reward_may_exceed_its_range_by_rounding():
   for reward in (1 + 2e-16, np.float32(0.7) + np.float32(0.3), -1.4e-17):
     _step(dataclasses.replace(GOOD, team_reward=reward))

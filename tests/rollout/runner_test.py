@@ -20,56 +20,6 @@ from environments import env_api
 from tests.rollout import scripted
 
 
-def make_request(task_id, role='a', branch=0, total=0):
-  return (
-      types.GroupKey(task_id, role, 0, branch),
-      scripted.State(task_id, goal=5, total=total))
-
-
-def sample(runner, requests, group_size=2):
-  return scripted.wait_for(
-      runner, runner.sample(dict(requests), group_size=group_size))
-
-
-def step(runner, states, actions):
-  return scripted.wait_for(runner, runner.step_environments(
-      states, actions, task_id='A', turn=0))
-
-
-def ids_of(group):
-  return [tuple(ids) for ids in group.completions]
-
-
-def test_usage_adds_up(monkeypatch):
-  scripted.follow_scripts(monkeypatch)
-  runner = scripted.make_runner({
-      'one': {'A/a turn 0 total 0': ('A/a0', 'A/a1'),
-              'C/a turn 0 total 10': ('C/a0', 'C/a1')},
-      'two': {'B/b turn 0 total 0': ('too many letters',) * 2}})
-  requests = [
-      make_request('A', 'a'), make_request('B', 'b'),
-      make_request('C', 'a', total=10)]
-  usage = runner.usage
-  for repeat in (1, 2):
-    sample(runner, requests)
-    assert usage.prompt_tokens == repeat * (18 + 18 + 19)
-    # 'A/a0' and a stop token; two of 16 letters are truncated at 12.
-    assert usage.completion_tokens == repeat * (2 * 5 + 2 * 12 + 2 * 5)
-    assert usage.model_calls == repeat * 6
-    assert usage.cut_completions == repeat * 2
-  assert usage.sample_seconds > 0
-  assert (usage.environment_steps, usage.environment_seconds) == (0, 0)
-
-  states = [state for _, state in requests]
-  actions = [{'a': '2'}, {'b': '3 broken'}, {'a': '3 broken'}]
-  steps = step(runner, states, actions)
-  assert [x.state.total for x in steps] == [2, 3, 13]
-  assert usage.environment_steps == 3
-  assert usage.infrastructure_failures == 2
-  assert usage.environment_seconds > 0
-  assert step(runner, [], []) == []
-
-
 @pytest.mark.parametrize('num_workers, sizes', [
     (2, [4, 4, 1]), (4, [2, 2, 2, 2, 1]), (16, [1] * 9)])
 def test_steps_of_all_episodes_are_spread_over_the_workers(num_workers, sizes):
@@ -111,6 +61,7 @@ def test_truncated_completion_is_empty_unless_kept(
   assert (whole.text, cut.text) == ('0' * 11,
       '0' * 12 if keep_truncated else '')
   assert (cut.outcome == env_api.Outcome.OK) == keep_truncated
+  assert runner.usage.cut_completions == 1
 
 
 def test_stop_strings_end_the_completions_of_a_policy(monkeypatch):
@@ -151,46 +102,19 @@ def test_equal_actions_are_stepped_once():
           super().step(state, actions), program_runs=1)
 
   runner = scripted.make_runner({}, environment=Running())
-  one, other = (make_request('A', total=total)[1] for total in (0, 1))
+  one, other = (
+      scripted.State('A', goal=5, total=total) for total in (0, 1))
   asked = [
       (one, {'a': '1'}), (one, {'a': '2'}), (one, {'a': '1'}),
       (other, {'a': '1'}), (one, {'b': '1'}), (one, {'a': '1'}),
       (one, {'a': '3 broken'}), (one, {'a': '3 broken'})]
-  steps = step(runner, *zip(*asked))
+  steps = scripted.wait_for(runner, runner.step_environments(
+      *zip(*asked), task_id='A', turn=0))
   assert made == [asked[i] for i in (0, 1, 3, 4, 6)]
   assert steps == [
       runner.environment.step(state, actions) for state, actions in asked]
   assert runner.usage.environment_steps == 8
   assert runner.usage.program_runs == 5
-
-
-def test_completions_depend_on_key_and_policy_only():
-  params = [
-      model.init_params(jax.random.key(seed), scripted.CONFIG)
-      for seed in (0, 1)]
-
-  def make(policies=(0, 1), **kwargs):
-    return scripted.make_runner(
-        {'one': params[policies[0]], 'two': params[policies[1]]},
-        max_new_tokens=3, **kwargs)
-
-  def ids(request, **kwargs):
-    group, = sample(make(**kwargs), [request], group_size=3)
-    return ids_of(group)
-
-  request = key, state = make_request('A')
-  first = ids(request)
-  # Neither on the other requests nor on their order.
-  together = sample(make(), [make_request('B'), request], group_size=3)
-  assert ids_of(together[1]) == first
-  for changed in (
-      ids(request, train_step=1), ids(request, seed=1),
-      ids(request, policies=(1, 0)), ids(make_request('A', branch=1)),
-      # The same prompt under other keys.
-      ids((key._replace(task_id='B'), state)),
-      ids((key._replace(turn=1), state))):
-    assert changed != first
-  assert ids(request, policies=(0, 0)) == first
 
 
 @dataclasses.dataclass(frozen=True)

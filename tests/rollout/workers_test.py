@@ -97,14 +97,6 @@ def _inject(workers, mark, name):
     os.kill(pid, number)
 
 
-@pytest.mark.parametrize('num_cores, num_workers', [
-    (1, 2), (16, 8), (224, 32)])
-def test_default_number_follows_the_cores(num_cores, num_workers, monkeypatch):
-  monkeypatch.setattr(os, 'cpu_count', lambda: num_cores)
-  found = workers_lib.Workers(0, 0, workers_lib.NO_PROGRAMS).num_workers
-  assert found == num_workers
-
-
 def test_faults_do_not_change_rollouts(play, workers):
   def rollout():
     trees = scripted.collect(
