@@ -35,7 +35,8 @@ class State:
 class Programs:
   """One agent's programs print numbers, which should add up to the goal.
 
-  The action 'end worker' ends the process that steps the game.
+  The action 'end worker' ends the process that steps the game; 'fail' fails
+  for a reason outside the model.
   """
 
   sandbox: sandbox_lib.Sandbox
@@ -58,6 +59,10 @@ class Programs:
   def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
     if actions['a'] == 'end worker':
       os._exit(1)
+    if actions['a'] == 'fail':
+      return env_api.Step(
+          state, 0.0, done=True,
+          outcomes={'a': env_api.Outcome.INFRASTRUCTURE})
     result = self.sandbox.run(
         f'MARK = {self.mark!r}\n{PROGRAMS[actions["a"]]}')
     number = int(result.stdout or 0)
