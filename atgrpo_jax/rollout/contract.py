@@ -256,21 +256,22 @@ def _checked(
     if not isinstance(outcome, env_api.Outcome):
       raise _BadStepError(
           f'outcomes[{role!r}]={_SHOWN.repr(outcome)}, which is not an Outcome')
-  team_reward = _number('team_reward', step.team_reward)
-  numbers = {
+  is_known = env_api.Outcome.INFRASTRUCTURE not in maps['outcomes'].values()
+
+  def reward(field, value):
+    number = _number(field, value)
+    if is_known and not abs(number) <= _MAX_REWARD:
+      raise _BadStepError(
+          f'{field}={number}, which is not a finite float32 (for an unknown '
+          'reward, return the outcome INFRASTRUCTURE)')
+    return number
+
+  team_reward = reward('team_reward', step.team_reward)
+  rewards = {
       name: {
-          key: _number(f'{name}[{key!r}]', value)
+          key: reward(f'{name}[{key!r}]', value)
           for key, value in maps[name].items()}
       for name in ('local_rewards', 'reward_terms')}
-  rewards = {'team_reward': team_reward} | {
-      f'{name}[{key!r}]': value
-      for name, values in numbers.items() for key, value in values.items()}
-  is_known = env_api.Outcome.INFRASTRUCTURE not in maps['outcomes'].values()
-  for name, reward in rewards.items():
-    if is_known and not abs(reward) <= _MAX_REWARD:
-      raise _BadStepError(
-          f'{name}={reward}, which is not a finite float32 (for an unknown '
-          'reward, return the outcome INFRASTRUCTURE)')
   low, high = team_reward_range
   slack = 1e-6 * max(abs(low), abs(high))  # For rounding.
   if is_known and not low - slack <= team_reward <= high + slack:
@@ -288,7 +289,7 @@ def _checked(
       for name in ('program_runs', 'skip')}
   return dataclasses.replace(
       step, team_reward=team_reward, outcomes=maps['outcomes'], **flags,
-      **numbers, **counts)
+      **rewards, **counts)
 
 
 def _number(field: str, value: Any) -> float:

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -25,13 +26,13 @@ def groups(experiment):
   return echo.groups(experiment, experiment.initial_states())
 
 
-def _update(experiment, groups, reference=None, order='mixed'):
-  """Updates the initial state."""
+def _update(experiment, groups, reference=None, order='mixed', state=None):
+  """Updates a state, by default the initial one."""
   state, updates = update_lib.update_policy(
-      experiment.policies['shared'], experiment.initial_states()['shared'],
-      groups, num_updates=experiment.config.train.updates_per_rollout,
-      order=order, buckets=experiment.buckets, frozen_params=None,
-      reference=reference)
+      experiment.policies['shared'],
+      state or experiment.initial_states()['shared'], groups,
+      num_updates=experiment.config.train.updates_per_rollout, order=order,
+      buckets=experiment.buckets, frozen_params=None, reference=reference)
   return state, updates.metrics('Step 1, shared')
 
 
@@ -206,23 +207,16 @@ def test_repeated_nonfinite_updates_stop_the_run(
   before = trained()
   broken = [
       _with_first_candidate(group, advantage=advantage) for group in groups]
-
-  def update(groups):
-    nonlocal state
-    state, updates = update_lib.update_policy(
-        experiment.policies['shared'], state, groups, num_updates=1,
-        order='mixed', buckets=experiment.buckets, frozen_params=None,
-        reference=None)
-    return updates.metrics('shared')
-
   for in_a_row in range(1, update_lib.MAX_NONFINITE):
-    assert update(broken)['nonfinite_in_a_row'] == in_a_row
-    assert caplog.messages[-1].startswith('shared: ')
-  assert len(caplog.messages) == in_a_row
-  with pytest.raises(errors.UserError, match='shared: gradients were not'):
-    update(broken)
+    state, metrics = _update(experiment, broken, state=state)
+    assert metrics['nonfinite_in_a_row'] == in_a_row
+    assert caplog.messages[-1].startswith('Step 1, shared: ')
   jax.tree.map(np.testing.assert_array_equal, trained(), before)
   assert state.num_updates == 0
   if surrogate == 'clip':
-    assert update(groups)['nonfinite_in_a_row'] == 0
-    assert state.num_updates == 1
+    recovered, metrics = _update(
+        experiment, groups, state=jax.tree.map(jnp.copy, state))
+    assert metrics['nonfinite_in_a_row'] == 0
+    assert recovered.num_updates == 1
+  with pytest.raises(errors.UserError, match='shared: gradients were not'):
+    _update(experiment, broken, state=state)
