@@ -131,24 +131,18 @@ def test_program_that_kills_its_supervisor_is_penalised(play, workers):
   assert not any(workers.take_counts().values())
 
 
-def test_program_that_kills_the_server_affects_no_other(play, workers):
-  texts = ['one', 'end server', 'two', 'slow', 'end server', 'one', 'two']
+@pytest.mark.parametrize('killer, replaced', [
+    ('end server', 'server_restarts'), ('end worker', 'pool_restarts')])
+def test_step_that_kills_the_server_or_its_worker_affects_no_other(
+    killer, replaced, play, workers):
+  workers.take_counts()
+  texts = ['one', killer, 'two', 'slow', killer, 'one', 'two']
   steps = _step(play(), *texts)
   failed = [step.outcomes['a'] is OUTCOME.INFRASTRUCTURE for step in steps]
-  assert failed == [text == 'end server' for text in texts]
+  assert failed == [text == killer for text in texts]
   assert [s.state.total for s in steps] == [1, 0, 2, 3, 0, 1, 2]
-  assert workers.take_counts()['server_restarts'] > 1
-  step, = _step(play(), 'one')
-  assert step.state.total == 1
-
-
-def test_step_that_kills_its_worker_affects_no_other(play, workers):
-  steps = _step(play(), 'one', 'end worker', 'two')
-  assert [step.outcomes['a'] for step in steps] == [
-      OUTCOME.OK, OUTCOME.INFRASTRUCTURE, OUTCOME.OK]
-  assert [step.state.total for step in steps] == [1, 0, 2]
-  # At least two together, and one alone.
-  assert 3 <= workers.take_counts()['pool_restarts'] < workers_lib.MAX_IN_A_ROW
+  # At least one together, one when repeated, and one alone.
+  assert workers.take_counts()[replaced] >= 3
   step, = _step(play(), 'one')
   assert step.state.total == 1
 
