@@ -29,7 +29,6 @@ from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rollout import contract
-from atgrpo_jax.rollout import node as node_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import datasets
@@ -298,7 +297,7 @@ def _timed_episode(
       break
     state, position = step.state, contract.next_position(
         environment, position, step, task_id=task['task_id'])
-    if not node_lib.has_room(runner, task['task_id'], position, state):
+    if not runner.has_room(task['task_id'], position, state):
       break
   return seconds, tokens
 

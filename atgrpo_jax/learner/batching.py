@@ -99,7 +99,9 @@ def _plan(
         num_free = -len(same) % num_rows
         same += by_shape[other][:num_free]
         del by_shape[other][:num_free]
-    plan += [(shape, chunk) for chunk in _chunks(same, num_rows)]
+    plan += [
+        (shape, same[start:start + num_rows])
+        for start in range(0, len(same), num_rows)]
   return plan
 
 
@@ -176,10 +178,6 @@ def pad_inputs(
     num_rows = buckets.microbatch(length)
     indices, waiting = waiting[:num_rows], waiting[num_rows:]
     yield indices, *pad_prompts([inputs[i] for i in indices], num_rows, length)
-
-
-def _chunks(items, size):
-  return [items[start:start + size] for start in range(0, len(items), size)]
 
 
 def _pad(

@@ -79,21 +79,11 @@ def truncate(
   """
   steps, task_id = list(node.steps), node.groups[0].key.task_id
   for j in joint_actions:
-    if not node.is_leaf(j) and not has_room(
-        runner, task_id, after(runner, node, j), steps[j].state):
+    if not node.is_leaf(j) and not runner.has_room(
+        task_id, after(runner, node, j), steps[j].state):
       steps[j] = dataclasses.replace(steps[j], done=True, truncated=True)
       runner.usage.overlong_prompts += 1
   return dataclasses.replace(node, steps=tuple(steps))
-
-
-def has_room(
-    runner: runner_lib.EpisodeRunner, task_id: str,
-    position: contract.Position, state: env_api.State) -> bool:
-  """Whether the prompts of a position fit."""
-  turn, phase = position
-  return all(
-      runner.has_room(types.GroupKey(task_id, role, turn, branch=0), state)
-      for role in runner.environment.phases[phase])
 
 
 def after(

@@ -188,13 +188,19 @@ class EpisodeRunner:
         self.environment, state, key.role, task_id=key.task_id, turn=key.turn,
         seconds=self.step_seconds)
 
-  def has_room(self, key: types.GroupKey, state: env_api.State) -> bool:
-    """Whether the prompt of a key fits."""
-    policy = self.policy_of(key.role)
-    # `sample` finds the prompt in the cache of the tokenizer.
-    ids = policy.tokenizer.encode_prompt(self.observe(state, key))
-    return len(ids) <= policies_lib.prompt_limit(
-        self.buckets, self.max_new_tokens, policy.model.config)
+  def has_room(
+      self, task_id: str, position: contract.Position,
+      state: env_api.State) -> bool:
+    """Whether the prompts of a position fit."""
+    def fits(role):
+      policy = self.policy_of(role)
+      key = types.GroupKey(task_id, role, position.turn, branch=0)
+      # `sample` finds the prompt in the cache of the tokenizer.
+      ids = policy.tokenizer.encode_prompt(self.observe(state, key))
+      return len(ids) <= policies_lib.prompt_limit(
+          self.buckets, self.max_new_tokens, policy.model.config)
+
+    return all(map(fits, self.environment.phases[position.phase]))
 
   def sample(
       self, states: Mapping[types.GroupKey, env_api.State], *,
