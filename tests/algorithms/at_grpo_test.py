@@ -11,21 +11,8 @@ import pytest
 from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.rollout import tree as tree_lib
-from environments import env_api
 from tests import specs
 from tests.rollout import scripted
-
-
-def play_once(texts, **switches):
-  """The only node of a game of one agent and one turn."""
-  runner = scripted.make_runner(
-      {'one': {'A/a turn 0 total 0': texts}},
-      environment=scripted.Counting(phases=(('a',),), max_turns=1))
-  tree, = scripted.collect(
-      runner, {'A': 5}, group_size=len(texts), **switches)
-  node, = tree.nodes
-  return node
-
 
 ONE = {  # Plays role a.
     'A/a turn 0 total 0': ('1', '3', '2'),
@@ -123,20 +110,11 @@ def test_selection_rules(selection, switches, expected):
   assert frequencies[1] == 0
 
 
-def test_failed_candidate_leaves_its_group():
-  node = play_once(('5 broken', '1', '2', '5 broken'))
-  group, = node.groups
-  assert group.valid.tolist() == [False, True, True, False]
-  np.testing.assert_array_equal(
-      group.returns, np.float32([math.nan, .1, .2, math.nan]))
-  np.testing.assert_allclose(group.advantages, [0, -1, 1, 0], atol=1e-5)
-  assert node.chosen == 2
-  assert group.candidates[0].outcome is env_api.Outcome.INFRASTRUCTURE
-
-
 def test_group_of_failures_stops_the_run():
+  runner = scripted.make_runner(
+      {'one': {'A/a turn 0 total 0': ('5 broken', '1 broken')}, 'two': {}})
   with pytest.raises(errors.InfrastructureError, match='All candidates'):
-    play_once(('5 broken', '1 broken', '2 broken'))
+    scripted.collect(runner, {'A': 5}, group_size=2)
 
 
 CONTINUED = {
