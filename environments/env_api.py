@@ -86,37 +86,6 @@ class Step:
   skip: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class History:
-  """The chat of each role, for environments whose conversations grow.
-
-  It is part of the state. `observe` returns `messages(role)`.
-
-  Attributes:
-    chats: role -> messages, in order.
-  """
-
-  chats: Mapping[str, tuple[Message, ...]] = dataclasses.field(
-      default_factory=dict)
-
-  def messages(self, role: str) -> list[Message]:
-    """Returns the chat of a role, as the prompt of its next answer."""
-    return list(self.chats.get(role, ()))
-
-  def add(self, role: str, **contents: str | Message) -> 'History':
-    """Returns a history with more messages in the chat of a role.
-
-    Args:
-      role: the role of the environment.
-      **contents: role in the chat template, such as system, user, assistant or
-        tool -> text of a message, or its fields besides the role, in order.
-    """
-    added = [
-        {'role': name, **({'content': x} if isinstance(x, str) else x)}
-        for name, x in contents.items()]
-    return History({**self.chats, role: (*self.messages(role), *added)})
-
-
 def text_of(message: Message) -> str:
   """Returns the content of a message, followed by its tool calls as JSON."""
   calls = [json.dumps(x['function']) for x in message.get('tool_calls', ())]

@@ -56,15 +56,14 @@ def test_the_page_opens_with_the_example():
   assert first == f'python\n{EXAMPLE.read_text()}'
 
 
-def test_the_history_of_the_page_has_calls_and_results():
+def test_the_messages_of_the_page_have_calls_and_results():
   page = (checkout.ROOT / 'docs/environments.md').read_text()
   example, = [x for x in page.split('```') if x.startswith('python\nADD')]
-  code = {'env_api': env_api, 'text': text}
+  code = {'text': text}
   exec(example.removeprefix('python\n'), code)
-  history = code['call_tools'](
+  system, _, reply, result = code['call_tools'](
       code['start']('What is 2 + 3?'), 'I add.\n<tool_call>\n{"name": "add", '
       '"arguments": {"numbers": [2, 3]}}\n</tool_call>')
-  system, _, reply, result = history.messages('solver')
   assert system['tools'] == [code['ADD']]
   assert reply['content'] == 'I add.'
   assert [x['function']['name'] for x in reply['tool_calls']] == ['add']

@@ -1,6 +1,4 @@
-"""Histories, and invalid options of environments."""
-
-import pickle
+"""Texts of messages, and invalid options of environments."""
 
 import pytest
 
@@ -32,26 +30,8 @@ def test_invalid_options_are_named(module, options, named):
     module.make_environment(**given | options | named)
 
 
-def test_history_grows_without_changing_earlier_states():
-  start = env_api.History().add('solver', system='Count.', user='1?')
-  first, second = (
-      start.add('solver', assistant=answer, tool='wrong') for answer in 'ab')
-  assert start.messages('checker') == []
-  assert start.messages('solver') == [
-      {'role': 'system', 'content': 'Count.'},
-      {'role': 'user', 'content': '1?'}]
-  second = pickle.loads(pickle.dumps(second))
-  for history, answer in ((first, 'a'), (second, 'b')):
-    assert history.messages('solver') == [
-        *start.messages('solver'), {'role': 'assistant', 'content': answer},
-        {'role': 'tool', 'content': 'wrong'}]
+def test_text_of_a_message_has_its_tool_calls():
   call = {'type': 'function', 'function': {'name': 'f', 'arguments': {'a': 1}}}
-  *_, message = first.add(
-      'solver', assistant={'content': 'I call.', 'tool_calls': [call]}
-  ).messages('solver')
-  assert message == {
-      'role': 'assistant', 'content': 'I call.', 'tool_calls': [call]}
-  assert env_api.text_of(message) == (
-      'I call.\n{"name": "f", "arguments": {"a": 1}}')
-  assert first.add('checker', user='2?').chats == {
-      **first.chats, 'checker': ({'role': 'user', 'content': '2?'},)}
+  assert env_api.text_of({
+      'role': 'assistant', 'content': 'I call.', 'tool_calls': [call]}) == (
+          'I call.\n{"name": "f", "arguments": {"a": 1}}')
