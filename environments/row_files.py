@@ -1,9 +1,8 @@
 """Rows of parquet and JSON-lines files.
 
-JSON lines may be compressed by gzip and contain blank lines. Files are read a
-few rows at a time. A missing field, a field of the wrong type and a truncated
-line raise ValueError with the file and the row number, from 1, without blank
-lines.
+JSON lines may contain blank lines. Files are read a few rows at a time. A
+missing field, a field of the wrong type and a truncated line raise ValueError
+with the file and the row number, from 1, without blank lines.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,7 +21,6 @@ from environments import text
 Row = Mapping[str, Any]
 FieldType = type | types.UnionType  # str, str | None, ...
 
-_GZIP_START = b'\x1f\x8b'
 _BATCH_ROWS = 16  # Rows of a parquet file in memory at the same time.
 
 
@@ -68,11 +66,9 @@ def _read_json_lines(path: pathlib.Path) -> Iterator[Row]:
 
 
 def _lines(path: pathlib.Path) -> Iterator[bytes]:
-  """Yields the lines of a file, which is decompressed if it begins as gzip."""
   try:
-    with open(path, 'rb') as file:
-      is_packed = file.peek(2).startswith(_GZIP_START)
-      yield from gzip.GzipFile(fileobj=file) if is_packed else file
+    with (gzip.open if path.suffix == '.gz' else open)(path, 'rb') as file:
+      yield from file
   except (EOFError, OSError, zlib.error) as error:
     raise ValueError(
         f'{path} cannot be read ({error}); is the file truncated?') from error
