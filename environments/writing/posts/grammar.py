@@ -192,29 +192,10 @@ def find_facts(text: str) -> tuple[Fact, ...]:
       _FACTS[word] for word in re.findall(r'\w+', text) if word in _FACTS)
 
 
-def random_outline(
-    rng: np.random.Generator, source: str
-) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
-  """Draws the fact and the transition ('' for none) of each sentence.
-
-  There are up to `MAX_SENTENCES` consecutive facts. The first one starts a
-  sentence of the post and has enough facts after it.
-  """
-  facts = find_facts(source)
-  size = min(int(rng.integers(1, MAX_SENTENCES + 1)), len(facts))
-  starts = np.cumsum([0, *(
-      len(find_facts(sentence)) for sentence in source.split('.'))])
-  start = rng.choice(starts[starts + size <= len(facts)])
-  transitions = tuple(
-      _choose(rng, _ALL_TRANSITIONS)
-      if rng.random() < TRANSITION_PROBABILITY else '' for _ in range(size))
-  return facts[start:start + size], transitions
-
-
 def write(
     rng: np.random.Generator, facts: Sequence[Fact],
     transitions: Sequence[str]) -> str:
-  """Draws a text with these facts and transitions."""
+  """Draws a text with these facts and transitions, '' for none."""
   sentences = []
   for fact, transition in zip(facts, transitions):
     sentence = re.sub(
@@ -226,7 +207,19 @@ def write(
 
 
 def random_text(rng: np.random.Generator, source: str) -> str:
-  return write(rng, *random_outline(rng, source))
+  """Draws a text about up to `MAX_SENTENCES` consecutive facts of a post.
+
+  The first one starts a sentence of the post and has enough facts after it.
+  """
+  facts = find_facts(source)
+  size = min(int(rng.integers(1, MAX_SENTENCES + 1)), len(facts))
+  starts = np.cumsum([0, *(
+      len(find_facts(sentence)) for sentence in source.split('.'))])
+  start = rng.choice(starts[starts + size <= len(facts)])
+  transitions = [
+      _choose(rng, _ALL_TRANSITIONS)
+      if rng.random() < TRANSITION_PROBABILITY else '' for _ in range(size)]
+  return write(rng, facts[start:start + size], transitions)
 
 
 def is_readable(text: str, source: str) -> bool:
