@@ -64,7 +64,6 @@ class Builder(datasets.TaskBuilder):
   """
 
   VERSION = tfds.core.Version('1.1.0')
-  RELEASE_NOTES = {'1.1.0': 'The same boards; each row names its kind.'}
   BUILDER_CONFIGS = [
       tfds.core.BuilderConfig(name='4x4', description='Boxes of 2x2 cells.'),
       tfds.core.BuilderConfig(name='9x9', description='Boxes of 3x3 cells.'),
