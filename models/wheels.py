@@ -17,8 +17,8 @@ import tempfile
 import zipfile
 
 from atgrpo_jax import errors
-from atgrpo_jax.huggingface import gguf
 from atgrpo_jax.huggingface import hub
+from models import gguf
 
 _LICENSE = pathlib.Path(__file__).resolve().parents[1] / 'LICENSE'  # Apache-2.0
 _MAX_ATTEMPTS = 3

@@ -43,8 +43,7 @@ def make_tensors(
 
 def write(
     path: pathlib.Path, architecture: str = 'llama', kind: str = 'F32',
-    pre: str = 'smollm', metadata: dict | None = None,
-    tensors: dict[str, np.ndarray] | None = None) -> pathlib.Path:
+    pre: str = 'smollm') -> pathlib.Path:
   """Writes a GGUF file.
 
   Args:
@@ -52,8 +51,6 @@ def write(
     architecture: a key of `CONFIGS`.
     kind: type of all matrices, such as Q4_1.
     pre: the pre-tokenizer.
-    metadata: changed keys; None removes one.
-    tensors: changed tensors; None removes one.
   """
   config = CONFIGS[architecture]
   num_unused = config.vocab_size - len(TOKENS)
@@ -78,25 +75,21 @@ def write(
       'tokenizer.ggml.merges': MERGES,
       'tokenizer.ggml.bos_token_id': 1,
       'tokenizer.ggml.eos_token_id': 2,
+      'tokenizer.ggml.eot_token_id': 0,
       'tokenizer.ggml.padding_token_id': 0,
-      'tokenizer.chat_template': CHAT_TEMPLATE,
-      **(metadata or {})}
+      'tokenizer.chat_template': CHAT_TEMPLATE}
   writer = gguf.GGUFWriter(path, architecture)
   for key, value in values.items():
-    if value is not None:
-      add = {
-          bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string,
-          float: writer.add_float32, list: writer.add_array}[type(value)]
-      add(key, value)
+    add = {
+        int: writer.add_uint32, str: writer.add_string,
+        float: writer.add_float32, list: writer.add_array}[type(value)]
+    add(key, value)
   names = gguf.get_tensor_name_map(
       gguf.MODEL_ARCH[architecture.upper()], config.num_layers)
-  sources = {
-      names.get_name(name, ('.weight', '.bias')): _permute(name, x, config)
-      for name, x in make_tensors(config, kind).items()}
-  for name, x in (sources | (tensors or {})).items():
-    if x is not None:
-      data, raw_type = _encode(x, kind)
-      writer.add_tensor(name, data, raw_dtype=raw_type)
+  for name, x in make_tensors(config, kind).items():
+    data, raw_type = _encode(_permute(name, x, config), kind)
+    writer.add_tensor(
+        names.get_name(name, ('.weight', '.bias')), data, raw_dtype=raw_type)
   writer.write_header_to_file()
   writer.write_kv_data_to_file()
   writer.write_tensors_to_file()
@@ -105,9 +98,7 @@ def write(
 
 
 def _encode(x, kind):
-  """(data, type) of a tensor. Vectors and float64 stay as they are."""
-  if x.dtype == np.float64:
-    return x, gguf.GGMLQuantizationType.F64
+  """(data, type) of a tensor. Vectors stay as they are."""
   raw_type = gguf.GGMLQuantizationType['F32' if x.ndim == 1 else kind]
   return gguf.quantize(x, raw_type), raw_type
 

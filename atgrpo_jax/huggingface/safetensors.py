@@ -174,8 +174,8 @@ def check_finite(
 
 def compare(
     folder: pathlib.Path, actual: Tensors,
-    expected: Mapping[str, tuple[int, ...]], fit: str = 'config.json',
-    advice: str = 'take both files from the same model') -> None:
+    expected: Mapping[str, tuple[int, ...]],
+    fit: str = 'config.json') -> None:
   """Raises UserError, which lists the tensors that differ from `expected`."""
   problems = [f'missing {name}' for name in sorted(expected.keys() - actual)]
   problems += [f'surplus {name}' for name in sorted(actual.keys() - expected)]
@@ -191,7 +191,7 @@ def compare(
     more = f'; and {len(problems) - 10} more' if len(problems) > 10 else ''
     raise errors.UserError(
         f'The weights in {folder} do not fit its {fit}: {shown}{more}; '
-        f'{advice}.')
+        'take both files from the same model.')
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
