@@ -91,7 +91,11 @@ if ! "$follow"; then
       "$name:.cache/huggingface/token" "${where[@]}"
     rm "$token"
   fi
+  # The workers get no repository.
+  commit="$(git -C "$ROOT" describe --always --dirty --abbrev=40 2> /dev/null ||
+    true)"
   command=(env PYTHONUNBUFFERED=1 'JAX_PLATFORMS=tpu,cpu'
+    "SOURCE_COMMIT=$commit"
     "JAX_COMPILATION_CACHE_DIR=$workdir/jax_cache"
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
     .venv/bin/python -m atgrpo_jax.main --distributed

@@ -3,8 +3,9 @@
 Each start and each end of a training adds a line. A start names the command,
 the commits of this package and of the working directory, the versions of
 libraries, the devices and the hosts. Changes since a commit, with imported
-modules that are in no commit, are in `changes/<sha256>.diff`. Nothing reads the
-record but people and the report.
+modules that are in no commit, are in `changes/<sha256>.diff`. A copy without a
+repository has the commit that $SOURCE_COMMIT gives. Nothing reads the record
+but people and the report.
 """
 
 import datetime
@@ -39,13 +40,16 @@ def start(workdir: pathlib.Path, step: int) -> None:
       distribution.name: distribution.version for name in _PACKAGES
       for distribution in metadata.distributions(name=name)}
   folders = pathlib.Path(__file__).parents[2], pathlib.Path.cwd()
+  commits = {
+      root: _commit(root, workdir)
+      for root in dict.fromkeys(map(_root, folders)) if root}
+  if not commits and (source := os.environ.get('SOURCE_COMMIT')):
+    commits = {str(folders[0]): {'commit': source}}
   _append(workdir, {
       'event': 'resumed' if step else 'started', 'step': step,
-      'command': shlex.join([sys.executable, *sys.argv]),
+      'command': shlex.join([sys.executable, *sys.orig_argv[1:]]),
       'folder': os.getcwd(),
-      'commits': {
-          root: _commit(root, workdir)
-          for root in dict.fromkeys(map(_root, folders)) if root},
+      'commits': commits,
       'versions': {'python': platform.python_version()} | versions,
       'devices': f'{len(devices)} x {devices[0].device_kind}',
       'hosts': names})

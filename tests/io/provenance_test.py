@@ -25,7 +25,7 @@ def test_each_start_and_end_is_recorded(tmp_path, monkeypatch):
   git(repository, 'add', '.')
   git(repository, 'commit', '-qm', 'Add a rule')
   monkeypatch.chdir(repository)
-  monkeypatch.setattr(sys, 'argv', ['main.py', '--workdir=a b'])
+  monkeypatch.setattr(sys, 'orig_argv', ['python', 'main.py', '--workdir=a b'])
   assert provenance.read(workdir) == []
 
   provenance.start(workdir, 0)
@@ -53,3 +53,12 @@ def test_each_start_and_end_is_recorded(tmp_path, monkeypatch):
   changes = (workdir / changed['changes']).read_text()
   assert '-1\n+2\n' in changes and '+new = 3\n' in changes
   assert 'unused' not in changes
+
+
+def test_a_copy_without_a_repository_names_its_source(tmp_path, monkeypatch):
+  monkeypatch.setattr(provenance, '_git', lambda *_: '')
+  for source in ('', 'abc-dirty'):
+    monkeypatch.setenv('SOURCE_COMMIT', source)
+    provenance.start(tmp_path, 0)
+  without, found = (event['commits'] for event in provenance.read(tmp_path))
+  assert not without and list(found.values()) == [{'commit': 'abc-dirty'}]
