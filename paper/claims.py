@@ -24,12 +24,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = _ROOT / 'docs/claims.md'
 _COLUMNS = (
     'claim', 'source', 'task', 'first (95 %)', 'second (95 %)', 'seeds',
-    'p (Holm)', 'holds', 'command')
-# Task -> options of launch/real.sh for one seed. Others have `launch/paper.sh`.
-_REAL = {
-    'writing/factbook': '--task factbook --seed 0',
-    'functions/humaneval': '--seed 0',
-    'problems/gsm8k': '--task gsm8k --seed 0'}
+    'p (Holm)', 'holds')
 _TASKS = {
     'writing/factbook': 'passages, return', 'writing/posts': 'posts, return',
     'functions/humaneval': 'HumanEval, return',
@@ -139,12 +134,13 @@ LEDGER: Mapping[str, tuple[Sequence[Claim], str]] = {
                ('roles trained apart', 'combined')))],
         'The model has 88,192 parameters. Numbers are the mean return over the '
         'training. For roles trained together or apart they are the last '
-        'return; these rows are not AT-GRPO, which stalls here, and roles '
-        'trained alone had half of the choices. Three agents had as many '
-        'choices, and so 28 updates instead of 36. Rows of `mixed` are of the '
-        'second of two sets of runs, which [disagree]'
-        '(when_at_grpo.md#rewards-at-once-mixed-and-chain), except those on '
-        'three agents: against the second set (82.1), three agents are lower. '
+        'return. These rows use returns that look ahead, because AT-GRPO '
+        'stalls here. A role trained alone sampled half as many choices. Three '
+        'agents had as many choices, and so 28 updates instead of 36. Rows of '
+        '`mixed` are from the second of two sets of runs, which [disagree]'
+        '(when_at_grpo.md#rewards-at-once-mixed-and-chain). Only the '
+        'comparison of three agents uses the first set. Compared with the '
+        'second set (82.1), three agents are lower. '
         'Immediate rewards and uniform selection are judged on `chain`. In '
         '`boost` the agent with one answer ends far above AT-GRPO (95.0 '
         'against 58.5). Five seeds against five '
@@ -161,12 +157,16 @@ Of {num} claims, {yes} hold, {no} fail, {undecided} are undecided, and
 
     python -m paper.claims
 
-A claim says that the first of two rows of our records is higher. It holds if p
-is below 0.05, and fails if the first row is lower and p is below 0.05. p is
-adjusted for all {num_p} tests of this page (Holm). It treats seeds as drawn at
-random, and, except on Depot, tasks
+A claim says that the first of two rows of our records is higher. If p is below
+0.05, the claim holds when the first row is higher, and fails when it is lower.
+Otherwise it is undecided. p is adjusted for all {num_p} tests of this page
+(Holm). It treats seeds as drawn at random, and, except on Depot, tasks
 ([statistics.py](../atgrpo_jax/statistics.py)). A claim with fewer than two
 seeds is not tested. A *pilot* has fewer than five.
+
+**Six of the claims that hold only say that training improves an untrained
+team.** Four are of the second set of runs in Depot's `mixed`. In the first set
+only one of these holds, that against an agent with one answer.
 
 - Numbers are success or return in % of the maximum.
 - A row that training improves may have learned the form of its answers only, as
@@ -181,8 +181,8 @@ seeds is not tested. A *pilot* has fewer than five.
   [games](results.md#games), because nearly every trained team solves them.
   Claims that need Qwen3, larger coders, the papers' data or undisturbed timing
   are missing, too.
-- The command trains both rows again; `launch/real.sh` trains one seed. With
-  `--keep paper/results/nano`, `paper.sh` trains only what our records lack.
+- [results.md](results.md) and [when_at_grpo.md](when_at_grpo.md) have the
+  commands that train the rows.
 """
 
 
@@ -246,7 +246,7 @@ def judge(results: Sequence[Result]) -> list[dict[str, str]]:
     claim = result.claim
     line = {
         'claim': claim.text, 'source': claim.source, **result.cells,
-        'holds': 'not tested', 'command': f'`{_command(claim)}`'}
+        'holds': 'not tested'}
     if result.p is not None:
       p = next(adjusted)
       line['p (Holm)'] = rows_lib.p_text(p)
@@ -282,18 +282,6 @@ def _read(
   if path.endswith(' before'):
     return rows_lib.read_row(records, path.removesuffix(' before'), 'before')
   return rows_lib.read_last(records, path)
-
-
-def _command(claim: Claim) -> str:
-  for task, options in _REAL.items():
-    if claim.first.startswith(f'{task}/'):
-      return f'bash launch/real.sh {options}'
-  paths = dict.fromkeys(
-      f'{path.removesuffix(" before")}/*'
-      for path in (claim.first, claim.second))
-  has_ten = claim.is_depot and 'depot_roles/' not in claim.first
-  seeds = 10 if has_ten else 5 if claim.is_depot else 3
-  return f"bash launch/paper.sh --seeds {seeds} --only '{','.join(paths)}'"
 
 
 if __name__ == '__main__':
