@@ -90,7 +90,7 @@ BENCHMARKS = {
 LOCAL_BENCHMARKS = {
     'maths': ('stories', 'Word problems'), 'contests': ('recipes', 'Recipes'),
     'gsm8k': ('gsm8k', 'GSM8K'),
-    'stories': ('stories', 'Word problems, pretrained')}
+    'stories': ('stories', 'Word problems, pretrained, an adapter per role')}
 # Task -> system -> tasks per step relative to AT-GRPO, so that as many tokens
 # make about as many updates. AT-GRPO comes first. With one turn, a tree takes
 # as many completions as independent episodes.

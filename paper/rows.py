@@ -32,11 +32,11 @@ SYSTEMS = {
         ('mas_grpo_agent_turn', 'after', ''),
     'Team + GRPO, by task, agent and turn, immediate':
         ('mas_grpo_immediate', 'after', ''),
-    'Team + AT-GRPO, shared': ('at_grpo', 'after', 'shared'),
+    'Team + AT-GRPO': ('at_grpo', 'after', 'shared'),
     'Team + AT-GRPO, per role': ('at_grpo_per_role', 'after', 'per role'),
 }
 # The system that all others are compared with.
-AT_GRPO = 'Team + AT-GRPO, shared'
+AT_GRPO = 'Team + AT-GRPO'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -132,7 +132,7 @@ def test_finished_runs_are_added_to_records(tmp_path, no_curves):
           (f'{shared}/seed-0', 'after'): 0.96,
           (f'{shared}/seed-1', 'after'): 0.4,
           (f'{grpo}/seed-0', 'after'): 0.2}
-  assert '| Team + AT-GRPO, shared | 68.0 |' in markdown.read_text()
+  assert '| Team + AT-GRPO | 68.0 |' in markdown.read_text()
   before = [path.read_text() for path in sorted(kept.iterdir())]
   tables.make('', '', str(kept))
   # Runs that do not compare leave the records unchanged.
