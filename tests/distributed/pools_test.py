@@ -3,6 +3,7 @@
 The tests run this module as a program in each process.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -128,6 +129,9 @@ def test_kill_during_a_save_leaves_the_previous_step(tmp_path):
 
 if __name__ == '__main__':
   coordinator, number, process_id, called, *arguments = sys.argv[1:]
+  if called == 'save_twice':  # The others hear of the kill in 10, not 100 s.
+    jax.distributed.initialize = functools.partial(
+        jax.distributed.initialize, heartbeat_timeout_seconds=10)
   if number != '1':
     hosts.initialize(coordinator, int(number), int(process_id))
   globals()[called](*arguments)
