@@ -45,10 +45,9 @@ def read(
     critic = spec_lib.CriticSpec(**config.critic)
   except (AttributeError, KeyError, TypeError) as error:
     raise errors.UserError(
-        'The config has other keys than those of this version '
-        f'({errors.one_line(error)}); start from base_config of '
-        'configs/common.py, or use the version in provenance.jsonl of the '
-        'workdir.') from error
+        f'The config does not fit this version ({errors.one_line(error)}); '
+        'start from base_config of configs/common.py. If it is from a workdir, '
+        'use the version in its provenance.jsonl.') from error
   environment = make_environment(config, sandbox)
   policy_map = make_policy_map(
       config.policies, environment.roles, config.policy_map)

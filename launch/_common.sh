@@ -77,7 +77,9 @@ parse_trainer_options() {
   [[ -n "$config" ]] ||
     stop '--config is missing; give one such as configs/plan_path.py:size=nano'
   if [[ "$config" != /* && -f "${config%%:*}" ]]; then
-    config="$PWD/$config"  # The trainer starts in the checkout.
+    # The trainer starts in the checkout, and the config may name modules here.
+    export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+    config="$PWD/$config"
     config="${config#"$ROOT"/}"
   fi
   (cd "$ROOT" && [[ -f "${config%%:*}" ]]) ||

@@ -92,8 +92,8 @@ if ! "$follow"; then
     rm "$token"
   fi
   # The workers get no repository.
-  commit="$(git -C "$ROOT" describe --always --dirty --abbrev=40 2> /dev/null ||
-    true)"
+  commit="$(git -C "$ROOT" describe --always --dirty --abbrev=40 --exclude='*' \
+    2> /dev/null || true)"
   command=(env PYTHONUNBUFFERED=1 'JAX_PLATFORMS=tpu,cpu'
     "SOURCE_COMMIT=$commit"
     "JAX_COMPILATION_CACHE_DIR=$workdir/jax_cache"

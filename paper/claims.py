@@ -164,9 +164,9 @@ Otherwise it is undecided. p is adjusted for all {num_p} tests of this page
 ([statistics.py](../atgrpo_jax/statistics.py)). A claim with fewer than two
 seeds is not tested. A *pilot* has fewer than five.
 
-**Six of the claims that hold only say that training improves an untrained
-team.** Four are of the second set of runs in Depot's `mixed`. In the first set
-only one of these holds, that against an agent with one answer.
+**A claim that training improves an untrained team says little.** The claims
+that hold in Depot's `mixed` use the second set of runs. In the first set only
+one of them holds, that against an agent with one answer.
 
 - Numbers are success or return in % of the maximum.
 - A row that training improves may have learned the form of its answers only, as

@@ -147,7 +147,7 @@ for _content, _message in {
     'def get_config():\n  return {"seed": 1}\n': "{'seed': 1}",
     'from tests import echo\ndef get_config():\n'
     '  c = echo.get_config().unlock()\n  del c.rollout.stop\n  return c':
-        "other keys.*'stop'"}.items():
+        "not fit this version.*'stop'"}.items():
   case(_message, '--config={root}/home/config.py',
        {'home/config.py': _content})
 for _item in (

@@ -71,6 +71,17 @@ def test_bad_config_arguments_are_named(name, arg, message):
     _get_config(name, arg)
 
 
+@pytest.mark.parametrize('name, arg', [
+    *((name, f'system={system}') for name in ('plan_path', 'sokoban', 'sudoku')
+      for system in ('magrpo', 'iac', 'maac')),
+    *((name, f'system={system}') for name in ('writing', 'functions')
+      for system in ('magrpo', 'magrpo_cross', 'iac', 'maac'))])
+def test_magrpo_and_actor_critic_do_not_clip(name, arg):
+  config = _get_config(name, arg)
+  assert config.loss.surrogate == 'unclipped'
+  assert config.optimizer.max_grad_norm == 1e9
+
+
 def test_episodes_of_depot_have_two_tokens_for_each_order():
   for system in depot.SYSTEMS:
     for num_orders in (1, 6):

@@ -48,10 +48,11 @@ class Updates:
     finite, or after `MAX_NONFINITE` consecutive non-finite gradients.
     """
     if not self.updates:
-      logging.warning(
-          '%s: nothing has a gradient, because the compared returns are equal '
-          'or unknown in all of %d groups; skipping the update', name,
-          self.summary.get('groups', 0))
+      num_groups = self.summary.get('groups', 0)
+      reason = (
+          f'the compared returns are equal or unknown in all {num_groups} '
+          'groups' if num_groups else 'there is no data')
+      logging.warning('%s: skipping the update, because %s', name, reason)
       return self.summary
     fetched = hosts.fetch(self.updates)
     for metrics in fetched:

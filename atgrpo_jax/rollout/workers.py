@@ -3,10 +3,10 @@
 `Workers` owns the worker processes and the sandbox server. It replaces those
 that are dead or stopped; a slow step is not a fault. Steps that fail because of
 the sandbox are repeated together on a new server, then one by one, each on a
-new server. Steps that are lost with their worker are repeated in the same way.
-One that also fails alone has the outcome INFRASTRUCTURE, so it harms no other
-step. A step is a function of its state and actions, so repeating it gives the
-same bits. docs/sandbox.md lists the faults.
+new server. Steps that are lost with two pools of workers in a row are repeated
+one by one. One that kills two more workers has the outcome INFRASTRUCTURE, so
+it harms no other step. A step is a function of its state and actions, so
+repeating it gives the same bits. docs/sandbox.md lists the faults.
 
 This module starts processes before jax is imported, so it must not import jax.
 """
@@ -50,6 +50,8 @@ class StepBatch:
   requests: Sequence[contract.StepRequest]
   future: futures.Future | None = None
   steps: list[env_api.Step] | None = None
+  # Indices of the steps that kill workers, and are not repeated.
+  killers: set[int] = dataclasses.field(default_factory=set)
 
   def result(self) -> list[env_api.Step]:
     """Waits for all batches, so that retries run alone."""
@@ -57,10 +59,11 @@ class StepBatch:
     return self.steps
 
   def failed(self) -> list[int]:
-    """Indices of the steps that failed for a reason outside the model."""
+    """Indices of the steps that failed because of the sandbox."""
     return [
         index for index, step in enumerate(self.steps)
-        if env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()]
+        if index not in self.killers
+        and env_api.Outcome.INFRASTRUCTURE in step.outcomes.values()]
 
 
 class Workers:
@@ -135,17 +138,13 @@ class Workers:
     worker process cannot start, or Stopped.
     """
     batches, self._batches = self._batches, []
-    counts = dict(self._counts)
+    num_restarts = self._counts['server_restarts']
     self._wait(batches)
     failed = [(batch, i) for batch in batches for i in batch.failed()]
-    if failed and self._counts == counts:  # Nothing has been replaced yet.
+    if failed and self._counts['server_restarts'] == num_restarts:
       self._restart_server()
-    pool_restarts = self._counts['pool_restarts']
     for step in self._repeat(failed):
-      # Steps that were lost with their workers need no new server.
-      if self._counts['pool_restarts'] == pool_restarts:
-        self._restart_server()
-      pool_restarts = self._counts['pool_restarts']
+      self._restart_server()
       self._repeat([step])
 
   def take_counts(self) -> dict[str, int]:
@@ -159,13 +158,16 @@ class Workers:
     """Repeats failed steps and returns those that fail again."""
     self._counts['repeated_steps'] += len(failed)
     repeats = [
-        dataclasses.replace(batch, requests=[batch.requests[i]], steps=None)
+        dataclasses.replace(
+            batch, requests=[batch.requests[i]], steps=None, killers=set())
         for batch, i in failed]
     for batch in repeats:
       self._start(batch)
     self._wait(repeats)
     for (batch, i), repeated in zip(failed, repeats):
       batch.steps[i], = repeated.steps
+      if repeated.killers:
+        batch.killers.add(i)
     return [
         step for step, repeat in zip(failed, repeats) if repeat.failed()]
 
@@ -178,16 +180,12 @@ class Workers:
       batch.future.set_exception(error)
 
   def _wait(self, batches: Sequence[StepBatch]) -> None:
-    """Waits until all batches have steps, replacing broken parts.
-
-    The steps of a batch that is lost with its worker have failed.
-    """
+    """Waits until all batches have steps, replacing broken parts."""
     while unfinished := [batch for batch in batches if batch.steps is None]:
       if self._is_stopped():
         raise signals.Stopped
       futures.wait([batch.future for batch in unfinished], _TICK)
-      is_broken = any(
-          processes.is_stopped(worker.pid) for worker in self._context.started)
+      is_broken = self._has_stopped_worker()
       for batch in unfinished:
         if batch.future.done():
           try:
@@ -203,16 +201,45 @@ class Workers:
         self._count_in_a_row('worker processes' + (
             f' (first lost step: {contract.where_of(lost[0].requests[0])})'
             if lost else ''))
-        self._counts['pool_restarts'] += 1
-        self._end_pool(seconds=0.0)
-        self._start_pool()
+        self._restart_pool()
+        repeat = self._run_alone if self._in_a_row > 1 else self._start
         for batch in lost:
-          batch.steps = [
-              contract.unfinished_step(
-                  batch.environment, request, env_api.Outcome.INFRASTRUCTURE)
-              for request in batch.requests]
+          repeat(batch)
       if self._server is not None and not self._server.is_running():
         self._restart_server()
+
+  def _run_alone(self, batch: StepBatch) -> None:
+    """Repeats the steps of a batch, one at a time."""
+    batch.steps = []
+    for index, request in enumerate(batch.requests):
+      alone = dataclasses.replace(batch, requests=[request])
+      for _ in range(2):
+        self._start(alone)
+        while not alone.future.done() and not self._has_stopped_worker():
+          if self._is_stopped():
+            raise signals.Stopped
+          futures.wait([alone.future], _TICK)
+        try:
+          batch.steps += alone.future.result(timeout=0)
+          self._in_a_row = 0
+          break
+        except (process.BrokenProcessPool, TimeoutError):
+          self._restart_pool()
+      else:
+        where = contract.where_of(request)
+        self._count_in_a_row(f'worker process of a step {where}')
+        batch.killers.add(index)
+        batch.steps.append(contract.unfinished_step(
+            batch.environment, request, env_api.Outcome.INFRASTRUCTURE))
+
+  def _has_stopped_worker(self) -> bool:
+    return any(
+        processes.is_stopped(worker.pid) for worker in self._context.started)
+
+  def _restart_pool(self) -> None:
+    self._counts['pool_restarts'] += 1
+    self._end_pool(seconds=0.0)
+    self._start_pool()
 
   def _restart_server(self) -> None:
     """Restarts the server, if there is one, until it runs programs."""

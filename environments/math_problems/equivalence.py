@@ -24,6 +24,10 @@ from environments.math_problems import notation
 _LETTER = re.compile(
     r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}|\\[A-Za-z]+'
     r'|[A-DF-Za-df-z]|(?<!\d)[Ee]|[Ee](?![-+]?\d)')  # 1e5 has no letter.
+_GREEK = re.compile(
+    r'\\(?:Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega)'
+    r'(?![A-Za-z])')
+_FREE_LETTERS = 'qkhwvuzjpgtsrlcbanmxy'  # None is a constant such as e or i.
 _MEMBER = r'\\in(?![a-z])'
 _EQUALS = rf'(?<![<>!\\]):?=|{_MEMBER}'
 _SUBSCRIPT = r"(?:\s*_\s*(?:\w|\\[a-z]+|\{[^{}]*\}))?'*"
@@ -56,7 +60,33 @@ def equivalent(answer: str, gold: str) -> bool:
     letters = {x.lower() for x in choices}
     return choices[0] == choices[1] or len(letters) == 1 and not (
         letters & {'e', 'i'})  # One of each is a constant.
-  return notation.same_text(answer, gold) or _same_lists(answer, gold)
+  return notation.same_text(answer, gold) or _same_lists(
+      *_rename_capitals(answer, gold))
+
+
+def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
+  """Renames capitals that math-verify would take for small letters.
+
+  It reads `R` and `r`, or `\\Delta` and `\\delta`, as the same variable, and
+  `E` and `I` as constants.
+  """
+  letters = [_letters(text) for text in (answer, gold)]
+  capitals = sorted({
+      x for text_letters in letters for x in text_letters
+      if x.isupper() and x.lower() in text_letters})
+  used = {x.lower() for text_letters in letters for x in text_letters}
+  for text, other in ((answer, gold), (gold, answer)):
+    for x in set('EI') - set(other):
+      is_alone = re.search(rf'(?<![A-Za-z\\]){x}(?![A-Za-z])', text)
+      if is_alone and (x.lower() in other or not _letters(other)):
+        capitals.append(x)
+  capitals += sorted({*_GREEK.findall(answer), *_GREEK.findall(gold)})
+  names = dict(zip(capitals, (x for x in _FREE_LETTERS if x not in used)))
+  return tuple(
+      _LETTER.sub(
+          lambda match: names.get(match[0], match[0]),
+          _GREEK.sub(lambda match: f' {names.get(match[0], match[0])} ', text))
+      for text in (answer, gold))
 
 
 def _same_lists(answer: str, gold: str) -> bool:

@@ -1,10 +1,10 @@
 """Compares single formulas in LaTeX.
 
-latex2sympy, the parser of math-verify, reads formulas; math-verify compares
-sets. It compares numbers with absolute thresholds, so that 2^-98 equals 2^-99,
-and ignores the left sides of equations. Numbers, equations, inequalities,
-intervals and matrices are therefore compared here. Numbers without a decimal
-point are compared exactly, others as `notation.tolerance` says.
+math-verify parses formulas and compares sets and words. It compares numbers
+with absolute thresholds, so that 2^-98 equals 2^-99, and ignores the left sides
+of equations. Numbers, equations, inequalities, intervals and matrices are
+therefore compared here. Numbers without a decimal point are compared exactly,
+others as `notation.tolerance` says.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from environments.math_problems import notation
 # math-verify warns that its own time limits are off.
 logging.getLogger('math_verify').setLevel(logging.ERROR)
 
-_NORMALIZATION = latex2sympy2.NormalizationConfig(
-    basic_latex=True, malformed_operators=True, nits=True, boxed='none',
-    equations=False,
-    units=False)  # `notation` reads units; here `6m` is a product.
-_CONVERSION = latex2sympy2.ConversionConfig(lowercase_symbols=False)
+_EXTRACTION = (math_verify.LatexExtractionConfig(
+    normalization_config=latex2sympy2.NormalizationConfig(
+        basic_latex=True, malformed_operators=True, nits=True, boxed='none',
+        equations=False,
+        units=False)),)  # `notation` reads units; here `6m` is a product.
 _MAX_DIGITS = 1000  # Irrational numbers that agree in so many are equal.
 # math-verify reads `1 2` and `\frac{1}{1} 2` as 3, `1_2` as 1, and 0 before a
 # text as a factor.
@@ -61,11 +61,8 @@ def same_formula(answer: str, gold: str) -> bool:
   if _MALFORMED.search(answer) or (
       _IGNORED.findall(answer) != _IGNORED.findall(gold)):
     return False
-  try:
-    pair = _parse(gold), _parse(answer)
-  except ValueError:  # A text is no formula.
-    return False
-  return _same(*pair)
+  parsed = [_parse(text) for text in (gold, answer)]
+  return None not in parsed and _same(*parsed)
 
 
 def connectives(text: str) -> set[str]:
@@ -75,34 +72,31 @@ def connectives(text: str) -> set[str]:
 
 
 def _parse(text: str) -> Any:
-  """A SymPy object; raises ValueError for a text that is no formula."""
+  """A SymPy object, or a text that is no formula; None without content."""
   for command, join_fn in ((r'\lor', sympy.Or), (r'\land', sympy.And)):
     if command in connectives(text):
       parts = [_parse(x) for x in notation.split(
           text, re.escape(command) + '(?![a-z])')]
       if not all(isinstance(x, _RELATIONS) for x in parts):
-        raise ValueError(f'{text!r} joins other things than relations')
+        return None
       return join_fn(*parts)
   text = _POWER_OF_TEN.sub(r'\\cdot 10^{\1}', text)
   text = _DIVISOR_OF_LETTERS.sub(r'\\mathrm{\1}', text)
   if _TRIGONOMETRIC.search(text):
     text = _DEGREES.sub(r'(\1\\pi/180)', text)
-  try:
-    parsed = latex2sympy2.latex2sympy(
-        text, normalization_config=_NORMALIZATION,
-        conversion_config=_CONVERSION)
-  except Exception as error:  # The parser has no type of its own.
-    raise ValueError(f'{text!r} cannot be read') from error
-  # Beside an i, latex2sympy reads other letters than without it.
-  return parsed.xreplace({
+  parsed = math_verify.parse(f'${text}$', _EXTRACTION, parsing_timeout=None)
+  if not parsed or isinstance(parsed[0], str):
+    return parsed[0] if parsed else None
+  # Beside an i, math-verify reads other letters than without it.
+  return parsed[0].xreplace({
       x: sympy.Symbol(x.name, real=True)
-      for x in parsed.atoms(sympy.Symbol) if not x.is_real})
+      for x in parsed[0].atoms(sympy.Symbol) if not x.is_real})
 
 
 def _same(gold: Any, answer: Any) -> bool:
-  """Compares SymPy objects; None equals nothing."""
-  if gold is None or answer is None:
-    return False
+  """Compares SymPy objects, or texts that are no formula."""
+  if isinstance(gold, str) or isinstance(answer, str):
+    return gold == answer
   pair = gold, answer = [
       x.doit() if isinstance(x, (sympy.MatrixExpr, sympy.Set)) else x
       for x in (gold, answer)]
@@ -153,12 +147,12 @@ def _is_absolute(relation: Any) -> bool:
       isinstance(x, sympy.Abs) and x.args[0].is_Symbol for x in relation.args)
 
 
-def _solutions(relation: Any) -> sympy.Set | None:
+def _solutions(relation: Any) -> sympy.Set | str:
   """Returns the numbers that satisfy a relation."""
   try:
     return relation.as_set()
   except NotImplementedError:  # Several variables, or a periodic function.
-    return None
+    return ''
 
 
 def _same_relation(gold: Any, answer: Any) -> bool:

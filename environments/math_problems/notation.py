@@ -160,7 +160,6 @@ _UNIT = re.compile(
     r'\s*(?P<power>\^\s*\{?[23]\}?)?')
 _POWERS = {
     'square': '2', 'sq': '2', 'cubic': '3', 'degree': '', 'degrees': ''}
-_WORD = re.compile('[A-Z]?[a-z]{2,}|No')  # Not a product such as `ab`.
 _ATTRIBUTE = re.compile(r'(?<=\w) (?:away|deep|high|left|long|old|tall|wide)$')
 # Counted things, without words that change the number or count nothing.
 _PLURAL = re.compile(
@@ -195,13 +194,8 @@ def clean(text: str) -> str:
 
 
 def same_text(a: str, b: str) -> bool:
-  """True if clean texts differ only in blanks, `\\text` and single braces.
-
-  A word may begin with a capital.
-  """
-  a, b = _bare(a), _bare(b)
-  return a == b or a.lower() == b.lower() and all(
-      map(_WORD.fullmatch, (a, b)))
+  """True if clean texts differ only in blanks, `\\text` and single braces."""
+  return _bare(a) == _bare(b)
 
 
 def choice_of(text: str) -> str:

@@ -61,8 +61,8 @@ class Given:
     return {'turn': np.int64(state), 3: None}
 
 
-def _request(state, actions=(('a', 'text'),)):
-  return contract.StepRequest(state, dict(actions), task_id='T', turn=2)
+def _request(state):
+  return contract.StepRequest(state, {'a': 'text'}, task_id='T', turn=2)
 
 
 def _step(state):
