@@ -88,8 +88,11 @@ def _wilson(
 
 def wilson_interval(
     mean: np.ndarray, num_trials: np.ndarray,
-    z: np.ndarray = 1.959964) -> tuple[np.ndarray, np.ndarray]:
-  """Wilson score interval of a proportion, 95 % by default."""
+    z: np.ndarray | float = 1.959964) -> tuple[np.ndarray, np.ndarray]:
+  """Wilson score interval of a proportion, 95 % by default.
+
+  The arguments broadcast; returns the lower and upper bounds in their shape.
+  """
   centre = mean + z**2 / (2 * num_trials)
   spread = z * np.sqrt(
       mean * (1 - mean) / num_trials + z**2 / (4 * num_trials**2))

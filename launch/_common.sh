@@ -76,7 +76,7 @@ parse_trainer_options() {
   parse_options "config workdir mode $1" "dry-run $2" "${@:3}"
   [[ -n "$config" ]] ||
     stop '--config is missing; give one such as configs/plan_path.py:size=nano'
-  if [[ "$config" != /* && -f "${config%%:*}" ]]; then
+  if [[ "$config" != /* && "$PWD" != "$ROOT" && -f "${config%%:*}" ]]; then
     # The trainer starts in the checkout, and the config may name modules here.
     export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
     config="$PWD/$config"
