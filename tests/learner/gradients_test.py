@@ -109,6 +109,17 @@ def test_supervised_loss_is_the_mean_score_and_falls(params):
     found.append(expected)
 
 
+def test_without_old_logprobs_the_policy_is_the_old_one(params):
+  batch = tiny.make_batch()
+  assert batch.old_logprobs is None
+  # Importance weights would have the gradient of the ratio.
+  spec = dataclasses.replace(SPEC, loss=specs.loss(importance_cap=0.0))
+  with_old = dataclasses.replace(batch, old_logprobs=_score(params, batch))
+  _assert_close(
+      _accumulate(params, [batch], spec), _accumulate(params, [with_old], spec),
+      1e-5)
+
+
 def test_padding_order_and_microbatches_have_no_effect(params, batch):
   mask = np.asarray(gradients.completion_mask(batch))
   prompt_mask = np.arange(7) < np.asarray(batch.prompt_lengths)[:, None]

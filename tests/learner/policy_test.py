@@ -14,6 +14,12 @@ from atgrpo_jax.learner import update
 from tests import echo
 
 
+def _flip_a_bit(path):
+  content = bytearray(path.read_bytes())
+  content[-2] ^= 1
+  path.write_bytes(content)
+
+
 def test_adapters_over_one_frozen_model_are_sampled_together(echo_folder):
   experiment = echo.experiment(
       echo_folder, policies='lora_per_role',
@@ -84,15 +90,23 @@ def test_adapters_are_sampled_and_learn_at_their_own_temperatures(echo_folder):
 
 
 def test_frozen_policy_acts_but_is_not_saved(echo_folder, tmp_path):
-  experiment = echo.experiment(
-      echo_folder, policies='per_role',
-      per_policy=(('first', 'model.trained', 'none'),),
-      **{'rollout.num_tasks': 4, 'train.num_steps': 1})
-  assert train.train(experiment, tmp_path)
-  params, step = experiment.trained_params(tmp_path)
+  folder = shutil.copytree(echo_folder, tmp_path / 'model')
+  workdir = tmp_path / 'run'
+  changes = {
+      'policies': 'per_role',
+      'per_policy': (('first', 'model.trained', 'none'),),
+      'rollout.num_tasks': 4, 'train.num_steps': 1}
+  experiment = echo.experiment(folder, **changes)
+  assert train.train(experiment, workdir)
+  params, step = experiment.trained_params(workdir)
   assert step == 1 and set(params) == {'second'}
-  line = json.loads((tmp_path / 'metrics.jsonl').read_text())
+  line = json.loads((workdir / 'metrics.jsonl').read_text())
   assert 'first/return' in line and 'first/grad_norm' not in line
+
+  # A checkpoint is tied to the weights of its frozen models.
+  _flip_a_bit(folder / 'model.safetensors')
+  with pytest.raises(errors.UserError, match="weights in .*have changed"):
+    echo.experiment(folder, **changes).trained_params(workdir)
 
 
 def test_a_run_resumes_only_with_the_files_that_it_read(echo_folder, tmp_path):
@@ -114,8 +128,10 @@ def test_a_run_resumes_only_with_the_files_that_it_read(echo_folder, tmp_path):
       ('tokenizer_config.json', 'tokenizer')):
     path = folder / name
     content = path.read_bytes()
-    path.write_bytes(
-        content[:-1] + b'\0' if words == 'weights' else content + b'\n')
+    if words == 'weights':
+      _flip_a_bit(path)
+    else:
+      path.write_bytes(content + b'\n')
     # A running trainer saves the digests of what it has read.
     assert first.identity() == identity
     with pytest.raises(

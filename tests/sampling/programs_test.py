@@ -149,24 +149,39 @@ def _softmax(logits):
   return weights / weights.sum(-1, keepdims=True)
 
 
-@pytest.mark.parametrize('temperature, top_k, top_p, kept', [
-    (1.0, 0, 1.0, 4), (0.7, 0, 1.0, 4), (1.0, 99, 1.0, 4), (0.7, 3, 1.0, 3),
-    (1.0, 0, 0.6, 2), (1.0, 0, 0.3, 1), (1.0, 0, 0.0, 1),
-    # The first of two kept tokens has probability 4/7.
-    (1.0, 2, 0.55, 1), (1.0, 2, 0.6, 2)])
-def test_tokens_follow_the_probabilities_of_the_kept_ones(
-    temperature, top_k, top_p, kept):
-  probabilities, num = np.array([0.4, 0.3, 0.2, 0.1]), 20_000
-  logits = temperature * jnp.log(probabilities)
-  tokens, logprobs = map(np.asarray, sample_tokens(
-      jnp.broadcast_to(logits, (num, 4)),
-      jax.random.split(jax.random.key(0), num), temperature, top_k, top_p))
+def _chi_square(tokens, probabilities):
+  counts = np.bincount(tokens, minlength=len(probabilities))
+  expected = len(tokens) * probabilities
+  return np.sum((counts - expected)**2 / expected)
+
+
+@pytest.mark.parametrize('temperature', [1.0, 0.7])
+def test_frequencies_match_the_softmax(temperature):
+  num = 20_000
+  keys = jax.random.split(jax.random.key(0), num)
+  tokens, _ = map(np.asarray, sample_tokens(
+      jnp.broadcast_to(LOGITS, (num, 8)), keys, temperature))
   assert tokens.dtype == np.int32
-  left = probabilities[:kept] / probabilities[:kept].sum()
-  expected = num * left
-  chi_square = np.sum(
-      (np.bincount(tokens, minlength=kept) - expected)**2 / expected)
-  assert chi_square < 16.3  # At most three degrees of freedom.
+  # Seven degrees of freedom: one in a thousand exceeds 24.3.
+  assert _chi_square(tokens, _softmax(LOGITS / temperature)) < 24.3
+  for other in {1.0, 0.7} - {temperature}:
+    assert _chi_square(tokens, _softmax(LOGITS / other)) > 500
+
+
+@pytest.mark.parametrize('top_k, top_p, kept', [
+    (3, 1.0, (0, 1, 2)), (0, 0.6, (0, 1)), (0, 0.3, (0,)), (0, 0.0, (0,)),
+    # The first of two kept tokens has probability 4/7.
+    (2, 0.55, (0,)), (2, 0.6, (0, 1)), (99, 1.0, (0, 1, 2, 3))])
+def test_top_k_and_top_p_keep_the_likeliest_tokens(top_k, top_p, kept):
+  probabilities, num = np.array([0.4, 0.3, 0.2, 0.1]), 20_000
+  keys = jax.random.split(jax.random.key(0), num)
+  tokens, logprobs = map(np.asarray, sample_tokens(
+      jnp.broadcast_to(jnp.log(probabilities), (num, 4)), keys, 1.0, top_k,
+      top_p))
+  kept = [*kept]
+  assert set(np.unique(tokens)) == {*kept}
+  left = probabilities[kept] / probabilities[kept].sum()
+  assert _chi_square(tokens, left) < 16.3  # At most three degrees of freedom.
   np.testing.assert_allclose(logprobs, np.log(left)[tokens], atol=1e-5)
 
 
