@@ -84,6 +84,66 @@ def find_for_rows(
       (True, True, True, None, True, False, True, False, False))
 
 
+def append(
+    axis: int, old: jax.Array, new: jax.Array, starts: jax.Array) -> jax.Array:
+  """Writes new keys (axis -1) or values (axis -2) of each row at its start.
+
+  On a TPU, XLA would write one row after the other, in 14,000 cycles each
+  (estimate of libtpu 0.0.50.1 for v5e, two heads), so a kernel does it.
+
+  Args:
+    axis: of positions.
+    old: [R, K, H, S], or [R, K, S, H].
+    new: [R, K, H, T], or [R, K, T, H].
+    starts: [R] int32; T divides each of them.
+  """
+  device, size = _device(old), new.shape[axis]
+  if (device is None or device.platform != 'tpu' or _LANES % size
+      or old.shape[-1] % _LANES or old.shape[-2] % _LANES):
+    return jax.vmap(functools.partial(
+        jax.lax.dynamic_update_slice_in_dim, axis=axis))(old, new, starts)
+  return _on_each_device(
+      functools.partial(append_on_tpu, axis), (True, True, False), old, new,
+      starts)
+
+
+def append_on_tpu(axis, old, new, starts, interpret: bool = False):
+  """`append` in place, by reading and writing 128 positions of each row.
+
+  The new positions divide 128, and their number divides each start.
+  """
+  size, num_blocks = new.shape[axis], old.shape[axis] // _LANES
+  # The new positions at every place of a block.
+  new = jnp.concatenate([new] * (_LANES // size), axis)
+  shape = list(new.shape)
+  shape[0] = 1
+
+  def old_block(row, starts):
+    # A start beyond the end belongs to a row that has finished.
+    block = jnp.minimum(starts[row] // _LANES, num_blocks - 1)
+    return (row, 0, 0, block) if axis == -1 else (row, 0, block, 0)
+
+  def write(starts, old, new, result):
+    start = starts[pl.program_id(0)] % _LANES
+    positions = jax.lax.broadcasted_iota(
+        jnp.int32, old.shape[2:], 2 + axis) - start
+    is_new = (positions >= 0) & (positions < size)
+    for head in range(old.shape[1]):
+      result[0, head] = jnp.where(is_new, new[0, head], old[0, head])
+
+  spec = pl.BlockSpec(shape, old_block)
+  return pl.pallas_call(
+      write,
+      grid_spec=pltpu.PrefetchScalarGridSpec(
+          num_scalar_prefetch=1, grid=(len(old),),
+          in_specs=[
+              spec, pl.BlockSpec(shape, lambda row, starts: (row, 0, 0, 0))],
+          out_specs=spec),
+      out_shape=jax.ShapeDtypeStruct(old.shape, old.dtype),
+      input_output_aliases={1: 0}, interpret=interpret, name='append',
+  )(starts, old, new)
+
+
 def _device(q):
   """The device of the mesh; None if a head would be split."""
   mesh = jax.sharding.get_abstract_mesh()

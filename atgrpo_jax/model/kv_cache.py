@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import config as config_lib
+from atgrpo_jax.model import kernels
 from atgrpo_jax.model import products
 
 
@@ -131,3 +132,9 @@ def along_positions(
   return RowCache(
       apply(-1, *(cache.keys for cache in caches)),
       apply(-2, *(cache.values for cache in caches)))
+
+
+def append(cache: RowCache, chunk: RowCache, ages: jax.Array) -> RowCache:
+  """Writes a chunk into each row at position `ages` [N * R] of its cache."""
+  return along_positions(
+      lambda axis, old, new: kernels.append(axis, old, new, ages), cache, chunk)

@@ -268,17 +268,13 @@ def decode(
         'logprobs': jnp.zeros((*last.shape, num_tokens), jnp.float32),
     })
 
-    def appended(axis, old, new):
-      move = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
-      return jax.vmap(move)(old, new, ages)
-
     def spread(name):
       return rows.spread(state[name]).reshape(slots.last.shape)
 
     slots = slots.replace(
         lengths=slots.lengths + state['index'], last=spread('last'),
         running=slots.running & spread('running'))
-    past = model.along_positions(appended, past, state['cache'])
+    past = model.append(past, state['cache'], ages)
     chunk = jnp.concatenate([
         state['tokens'],
         jax.lax.bitcast_convert_type(state['logprobs'], jnp.int32),

@@ -137,9 +137,25 @@ def test_a_gpu_program_attends_to_64_queries_of_many():
       mixed / total, weights @ v[:, :, :5], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize('axis', [-1, -2])
+def test_new_positions_are_appended_on_a_tpu_as_elsewhere(axis):
+  rng = np.random.default_rng(0)
+  old, new = (
+      jnp.asarray(rng.normal(size=(5, HEADS, WIDTH, size)), jnp.bfloat16)
+      for size in (256, 32))
+  if axis == -2:
+    old, new = old.swapaxes(2, 3), new.swapaxes(2, 3)
+  starts = jnp.array([0, 96, 128, 224, 32])
+  found = kernels.append_on_tpu(axis, old, new, starts, interpret=True)
+  # Without a mesh, XLA appends.
+  np.testing.assert_array_equal(
+      found.astype('float32'),
+      kernels.append(axis, old, new, starts).astype('float32'))
+
+
 @pytest.mark.parametrize('device, prompt_length, num_kernels', [
     (TPU, 512, 2), (TPU, 200, 0), (GPU, 512, 2), (GPU, 200, 0)])
-def test_decoding_on_four_devices_lowers_to_ragged_attention(
+def test_decoding_on_four_devices_lowers_to_kernels(
     device, prompt_length, num_kernels):
   config = dataclasses.replace(tiny.CONFIG, head_dim=128)
   spec = programs.SamplerSpec(2, 1.0, (0,), 'bfloat16')
@@ -160,6 +176,9 @@ def test_decoding_on_four_devices_lowers_to_ragged_attention(
   # Two kernels per layer, for prompts and completions. Each device has half of
   # the groups or rows and half of the heads.
   calls = [x for x in lowered.splitlines() if f'@{target}(' in x]
+  appended = [x for x in calls if 'kernel_name = "append"' in x]
+  assert len(appended) == (device == TPU) * 2 * config.num_layers
+  calls = [x for x in calls if x not in appended]
   assert len(calls) == num_kernels * config.num_layers
   heads = config.num_kv_heads // 2
   for capacity in (512, 256) if num_kernels else ():
