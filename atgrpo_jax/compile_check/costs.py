@@ -42,7 +42,9 @@ def _count(jaxpr, constants, while_length):
   flops = traffic = 0
   for equation in jaxpr.eqns:
     name = equation.primitive.name
-    is_kernel = name == 'pallas_call'
+    # cuDNN's causal attention multiplies two matrices, and its gradient five.
+    cudnn = re.match('dot_product_attention_(fwd|bwd)', name)
+    is_kernel = name == 'pallas_call' or cudnn
     if name == 'dot_general':
       (contracted, _), _ = equation.params['dimension_numbers']
       left = equation.invars[0].aval
@@ -52,6 +54,10 @@ def _count(jaxpr, constants, while_length):
       traffic += sum(
           x.aval.size * x.aval.dtype.itemsize
           for x in (*equation.invars, *equation.outvars))
+    if cudnn:
+      q, k, *_ = (x.aval for x in equation.invars)  # [B, S, heads, H]
+      flops += {'fwd': 2, 'bwd': 5}[cudnn[1]] * q.size * k.shape[1]
+      continue
     repeats = {
         'scan': equation.params.get('length'), 'while': while_length,
     }.get(name, 1)

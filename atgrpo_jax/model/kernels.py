@@ -1,10 +1,7 @@
 """Attention kernels of TPUs and GPUs, and the choice between them.
 
-TPUs use JAX's splash kernel in prefill and learner. NVIDIA GPUs use cuDNN for
-sequences without a prefix. With a prefix, JAX offers two ways. One adds the
-results of two calls, whose log-sums JAX rounds and whose gradient cuDNN drops.
-The other passes a mask, which JAX turns into a bias as large as the scores of a
-head.
+TPUs use JAX's splash kernel in prefill and learner. NVIDIA GPUs use cuDNN,
+except for suffixes shorter than half of their prefix.
 
 Decoding uses `ragged_on_tpu` or `ragged_on_gpu`. GPU kernels of JAX, cuDNN and
 tokamax expect keys in rows, so XLA would copy all keys for each token.
@@ -55,7 +52,7 @@ def find(q: jax.Array, prefix_length: int) -> Callable[..., jax.Array] | None:
   if device.platform == 'tpu' and not any(
       size % _LANES for size in (queries, width, prefix_length)):
     attend = attend_with_splash
-  elif (_has_tensor_cores(device, q) and not prefix_length
+  elif (_has_tensor_cores(device, q) and prefix_length <= 2 * queries
         and not width % 8):
     attend = attend_with_cudnn
   else:
@@ -220,22 +217,48 @@ def attend_with_splash(q, k, v, prefix, prefix_mask, interpret: bool = False):
 
 def attend_with_cudnn(
     q, k, v, prefix, prefix_mask, implementation: str = 'cudnn'):
-  """`attention.attend` for causal suffixes without prefix or past.
+  """`attention.attend` for causal suffixes without a past.
 
-  Tests replace cuDNN by the `implementation` 'xla' of JAX.
+  JAX's interface to cuDNN has no offset between queries and keys. Therefore
+  each candidate is a whole sequence: a copy of the unmasked prefix, its suffix
+  and padding. Results of the prefix are computed and dropped, which adds a
+  third to the scores if both have the same length, and four fifths if the
+  prefix is twice as long. Tests replace cuDNN by the `implementation` 'xla' of
+  JAX.
   """
-  del prefix, prefix_mask
   groups, heads, candidates, queries, per_head, width = q.shape
-  rows = groups * candidates
+
+  def in_rows(x, *axes):  # -> [P, G, X, heads, H]
+    return x.transpose(axes).reshape(groups, candidates, queries, -1, width)
+
   # The M queries of a key head are adjacent.
-  q = q.transpose(0, 2, 3, 1, 4, 5).reshape(
-      rows, queries, heads * per_head, width)
-  k = k.transpose(0, 2, 4, 1, 3).reshape(rows, queries, heads, width)
-  v = v.transpose(0, 2, 3, 1, 4).reshape(rows, queries, heads, width)
+  q = in_rows(q, 0, 2, 3, 1, 4, 5)
+  k, v = in_rows(k, 0, 2, 4, 1, 3), in_rows(v, 0, 2, 3, 1, 4)
+  if prefix is not None:
+    starts = _count(prefix_mask)
+    no_queries = jnp.zeros(
+        (groups, prefix_mask.shape[1], *q.shape[3:]), q.dtype)
+    q, k, v = (
+        _after_prefix(first, x, starts) for first, x in (
+            (no_queries, q), (prefix[0].transpose(0, 3, 1, 2), k),
+            (prefix[1].swapaxes(1, 2), v)))
   mixed = jax.nn.dot_product_attention(
-      q, k, v, is_causal=True, scale=1.0, implementation=implementation)
+      *(x.reshape(-1, *x.shape[2:]) for x in (q, k, v)), is_causal=True,
+      scale=1.0, implementation=implementation).reshape(q.shape)
+  if prefix is not None:
+    mixed = jax.vmap(lambda x, start: jax.lax.dynamic_slice_in_dim(
+        x, start, queries, axis=1))(mixed, starts)
   mixed = mixed.reshape(groups, candidates, queries, heads, per_head, width)
   return mixed.transpose(0, 3, 1, 2, 4, 5)
+
+
+def _after_prefix(prefix, suffix, starts):
+  """[P, G, S + X, ...] from [P, S, ...] and, at starts [P], [P, G, X, ...]."""
+  _, candidates, queries, *_ = suffix.shape
+  whole = jnp.pad(prefix, ((0, 0), (0, queries), (0, 0), (0, 0)))
+  return jax.vmap(functools.partial(
+      jax.lax.dynamic_update_slice_in_dim, axis=1))(
+          jnp.repeat(whole[:, None], candidates, axis=1), suffix, starts)
 
 
 def attend_with_ragged(

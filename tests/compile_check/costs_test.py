@@ -4,6 +4,7 @@ import collections
 import functools
 
 import jax
+from jax.extend import core
 import jax.numpy as jnp
 import pytest
 
@@ -137,3 +138,18 @@ def test_ragged_attention_counts_its_capacity():
   assert traffic == 4 * rows + rows * heads * (
       2 * queries * width + 2 * 2 * capacity * width
       + 4 * queries * (width + 2))
+
+
+@pytest.mark.parametrize('name, num_products', [
+    ('dot_product_attention_fwd_wrapper', 2),
+    ('dot_product_attention_bwd_wrapper', 5)])
+def test_half_of_the_scores_of_cudnn_count(name, num_products):
+  # JAX traces its own primitive only on a machine with cuDNN.
+  primitive = core.Primitive(name)
+  primitive.def_abstract_eval(lambda q, k: q)
+  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
+  flops, traffic = costs.count_work(
+      jax.jit(primitive.bind).trace(
+          spec((3, 64, 8, 16)), spec((3, 64, 2, 16))).jaxpr, while_length=1)
+  assert flops == num_products * 2 * 3 * 8 * 64 * 64 / 2 * 16
+  assert traffic == 2 * 3 * 64 * 16 * (8 + 2 + 8)

@@ -38,10 +38,11 @@ def _mesh(kind, platform, *sizes):
     (TPU, 'float32', {'prefix': 256}, kernels.attend_with_splash),
     (TPU, 'bfloat16', {'prefix': 7}, None),
     (TPU, 'bfloat16', {'queries': 64}, None),
-    # NVIDIA GPUs use cuDNN for prompts in half precision.
+    # NVIDIA GPUs use cuDNN in half precision, unless the prefix is long.
     (GPU, 'float16', {'queries': 7, 'width': 64}, CUDNN),
     (GPU, 'float32', {}, None), (GPU, 'bfloat16', {'width': 256}, None),
-    (GPU, 'bfloat16', {'prefix': 128}, None),
+    (GPU, 'bfloat16', {'prefix': 2 * QUERIES}, CUDNN),
+    (GPU, 'bfloat16', {'prefix': 3 * QUERIES}, None),
     # The mesh must divide the heads.
     (GPU, 'bfloat16', {'tensor': HEADS}, CUDNN),
     (GPU, 'bfloat16', {'tensor': 2 * HEADS}, None),
@@ -60,6 +61,7 @@ def test_kernel_of_each_device(device, dtype, changes, expected):
 
 @pytest.mark.parametrize('kernel, prefix_length', [
     (functools.partial(kernels.attend_with_cudnn, implementation='xla'), 0),
+    (functools.partial(kernels.attend_with_cudnn, implementation='xla'), 100),
     (functools.partial(kernels.attend_with_splash, interpret=True), 0),
     (functools.partial(kernels.attend_with_splash, interpret=True), 256)])
 def test_kernels_equal_plain_attention(kernel, prefix_length):
