@@ -91,8 +91,7 @@ def warn_of_first_steps(
 class _Rehearsal(runner_lib.EpisodeRunner):
   """A runner without a model."""
 
-  def _engine(self, role, length, group_size):
-    del length
+  def _engine(self, role, group_size):
     key = self.policy_of(role).tokenizer, group_size
     if key not in self._engines:
       self._engines[key] = _Replies(*key)

@@ -118,7 +118,8 @@ class Sampling:
         self._model, spec=programs.SamplerSpec(
             group_size=load.group_size, temperature=1.0, stop_ids=(),
             dtype=self._model.dtype),
-        num_slots=(load.num_prompts,), prompt_length=load.prompt_length,
+        num_slots=(load.num_prompts,),
+        prompt_lengths=(load.prompt_length,),
         chunk_length=self._chunk)
     seed = next(self._seeds)
     for index, prompt in enumerate(self._prompts):

@@ -148,7 +148,7 @@ def test_logits_and_greedy_texts_equal_transformers(made, tmp_path):
       spec=programs.SamplerSpec(
           group_size=1, temperature=0.0, stop_ids=tokenizer.stop_ids,
           dtype='float32'),
-      num_slots=(16,), prompt_length=512)
+      num_slots=(16,), prompt_lengths=(512,))
   for i, prompt in enumerate(prompts):
     engine.add(engine_lib.Request(i, prompt, (i,), budget=48))
   for group in tiny.drain(engine):

@@ -3,7 +3,6 @@
 Each jitted function is lowered from the shapes of its largest arguments and
 compiled ahead of time; nothing is loaded and nothing runs. Memory is XLA's
 account of a compiled program plus the arrays that the run keeps on the devices.
-Engines for shorter prompts share the memory of the largest.
 """
 
 from collections.abc import Callable, Mapping, Sequence

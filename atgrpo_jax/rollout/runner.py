@@ -1,7 +1,7 @@
 """Schedules many episodes at once, on engines and environment workers.
 
 An episode is a coroutine. It yields requests for candidates, environment steps,
-or other episodes, and is sent the results. One engine per model and shape
+or other episodes, and is sent the results. One engine per model and sampler
 samples the prompts of all episodes; worker processes step the environments.
 `contract` calls the functions of the environments.
 """
@@ -222,7 +222,7 @@ class EpisodeRunner:
       key_ids = np.array([
           self.seed, self.train_step, zlib.crc32(key.task_id.encode()),
           key.turn, zlib.crc32(key.role.encode()), key.branch], np.uint32)
-      self._engine(key.role, len(prompt), group_size).add(engine_lib.Request(
+      self._engine(key.role, group_size).add(engine_lib.Request(
           tag=(groups, index, key.role), prompt=prompt,
           key_ids=key_ids, budget=self._setting(key.role, 'max_new_tokens'),
           adapter=policy.adapter, find_end=find_end))
@@ -361,13 +361,11 @@ class EpisodeRunner:
     own = self.per_policy.get(self.policy_map[role], {})
     return own.get(name, getattr(self, name))
 
-  def _engine(
-      self, role: str, length: int, group_size: int) -> engine_lib.Engine:
-    """The engine for a role's prompts of this length and groups of this size.
+  def _engine(self, role: str, group_size: int) -> engine_lib.Engine:
+    """The engine for a role's groups of this size.
 
     Roles that are sampled in the same way share it.
     """
-    length = batching.bucket(length, self.buckets.prompt, 'prompt length')
     policy = self.policy_of(role)
     sampled = policy.model
     spec = programs.SamplerSpec(
@@ -375,14 +373,12 @@ class EpisodeRunner:
         dtype=sampled.dtype, **{
             name: self._setting(role, name)
             for name in ('temperature', 'top_k', 'top_p')})
-    key = sampled, length, spec
-    if key not in self._engines:
+    if (sampled, spec) not in self._engines:
       buckets = self.buckets.on(mesh_lib.num_data_shards(sampled.mesh))
-      rows = group_size * engine_lib.row_capacity(self.max_new_tokens)
-      self._engines[key] = engine_lib.Engine(
-          sampled, spec=spec, prompt_length=length, num_slots=buckets.groups,
-          weight=(length + rows) / (buckets.prompt[-1] + rows))
-    return self._engines[key]
+      self._engines[sampled, spec] = engine_lib.Engine(
+          sampled, spec=spec, prompt_lengths=buckets.prompt,
+          num_slots=buckets.groups)
+    return self._engines[sampled, spec]
 
 
 def worker_metrics(

@@ -10,9 +10,9 @@ the mesh has separate slots and rows. Arrays [N, C] hold a value for each of the
 C candidates of each shard.
 
 The numbers of slots and rows, and the length of rows, grow and shrink with the
-load. A runner has one engine per model, padded prompt length and group size.
-The engines of a model share the memory of its groups in flight: an engine gets
-no more slots than the others leave.
+load; on CPUs, the length of slots does so, too. A runner has one engine per
+model and sampler spec. The engines of a model share the memory of its groups in
+flight: an engine gets no more slots than the others leave.
 
 The completions of a request depend only on it and the weights, up to
 rounding: matrix products of other shapes round differently.
@@ -21,6 +21,7 @@ rounding: matrix products of other shapes round differently.
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -113,8 +114,8 @@ class SampledModel:
   dtype: str
   mesh: jax.sharding.Mesh
   adapters: model.Adapters | None = None
-  # Engine's id -> memory of its slots, in groups with the longest prompts.
-  loads: dict[int, float] = dataclasses.field(default_factory=dict)
+  num_slots: dict[int, int] = dataclasses.field(
+      default_factory=dict)  # Engine's id -> its slots.
 
   @functools.cached_property
   def prepared(self) -> model.Params:
@@ -142,24 +143,23 @@ class SampledModel:
 
 
 class Engine:
-  """Samples groups of one model whose prompts have one padded length."""
+  """Samples groups of one model in one way."""
 
   def __init__(
       self, sampled: SampledModel, *, spec: programs.SamplerSpec,
-      num_slots: Sequence[int], prompt_length: int, weight: float = 1.0,
+      num_slots: Sequence[int], prompt_lengths: Sequence[int],
       chunk_length: int = CHUNK):
-    """`num_slots` are the allowed numbers of groups in flight, ascending.
+    """Both sequences ascend.
 
-    The largest applies to all engines of the model together, where `weight` is
-    the memory of a group relative to one with the longest prompt. Finished
-    candidates are noticed after each `chunk_length` tokens.
+    `num_slots` are the allowed numbers of groups in flight; the largest applies
+    to all engines of the model together. `prompt_lengths` are those of padded
+    prompts. Finished candidates are noticed after each `chunk_length` tokens.
     """
     self._model = sampled
     self._mesh = sampled.mesh
     self._static = {'config': sampled.config, 'spec': spec}
     self._sizes = tuple(num_slots)
-    self._weight = weight
-    self._prompt_length = prompt_length
+    self._prompt_lengths = tuple(prompt_lengths)
     self._chunk_length = chunk_length
     self._num_shards = mesh_lib.num_data_shards(sampled.mesh)
     self._waiting: list[Request] = []
@@ -170,9 +170,6 @@ class Engine:
         (_MIN_ROWS_OF_BFLOAT16, _MIN_CAPACITY_OF_BFLOAT16)
         if sampled.is_on_cpu and sampled.dtype == 'bfloat16'
         else (_MIN_ROWS, _MIN_CAPACITY))
-    self._max_prefill = (
-        max(1, _MAX_CPU_PREFILL // prompt_length)
-        if sampled.is_on_cpu else num_slots[-1])
     self._num_rows = 0  # Rows per shard.
     self._capacity = 0  # Positions per row.
     self._chunk: jax.Array | None = None
@@ -238,7 +235,7 @@ class Engine:
       # Another engine may need the memory.
       self._slots = self._past = None
       self._held = []
-      del self._model.loads[id(self)]
+      del self._model.num_slots[id(self)]
     return finished
 
   def _put(self, tree: Any) -> Any:
@@ -250,11 +247,11 @@ class Engine:
 
   def _resize_slots(self) -> None:
     """Makes slots for running groups and as many waiting ones as fit."""
-    loads = self._model.loads
-    room = self._sizes[-1] - sum(loads.values()) + loads.get(id(self), 0)
-    largest = max(
-        (size for size in self._sizes if self._weight * size <= room),
-        default=0)
+    num_slots_of = self._model.num_slots
+    room = (
+        self._sizes[-1] - sum(num_slots_of.values())
+        + num_slots_of.get(id(self), 0))
+    largest = max((size for size in self._sizes if size <= room), default=0)
     if not largest:
       return
     held = np.array([x is not None for x in self._held], bool)
@@ -263,12 +260,12 @@ class Engine:
     fullest = held.sum(axis=1).max(initial=0) * self._num_shards
     num_slots = next(
         size for size in self._sizes if size >= max(wanted, fullest))
+    length = self._slot_length(num_slots - held.sum())
     if self._slots is None:
       self._slots = programs.empty_slots(
-          num_slots=num_slots, prompt_length=self._prompt_length,
-          **self._static)
+          num_slots=num_slots, prompt_length=length, **self._static)
       self._held = [None] * num_slots
-    elif num_slots != len(self._held):
+    elif num_slots != len(self._held) or length != self._slots.prompt_length:
       old, new = self._slots_per_shard, num_slots // self._num_shards
       # Held groups move to the first slots; index `old` is a new, empty slot.
       order = np.argsort(~held, axis=1, kind='stable').astype(np.int32)[:, :new]
@@ -277,8 +274,23 @@ class Engine:
       self._held = [
           self._held[shard * old + slot] if slot < old else None
           for shard, row in enumerate(order) for slot in row]
-      self._slots = programs.move_slots(self._slots, self._put(order))
-    loads[id(self)] = num_slots * self._weight
+      self._slots = programs.move_slots(
+          self._slots, self._put(order), prompt_length=length)
+    num_slots_of[id(self)] = num_slots
+
+  def _slot_length(self, num_free: int) -> int:
+    """The length of prompts in slots, of which `num_free` will be filled.
+
+    On accelerators, kernels skip padding, and one length needs fewer programs.
+    """
+    if not self._model.is_on_cpu:
+      return self._prompt_lengths[-1]
+    held = [group.request for group in self._held if group is not None]
+    return max(map(self._bucket, held + self._waiting[:num_free]))
+
+  def _bucket(self, request: Request) -> int:
+    return batching.bucket(
+        len(request.prompt), self._prompt_lengths, 'prompt length')
 
   def _admit(self) -> list[np.ndarray]:
     """Moves requests from the queue into free slots.
@@ -292,23 +304,31 @@ class Engine:
         [slot for slot in range(num_slots)
          if self._held[shard * num_slots + slot] is None]
         for shard in range(self._num_shards)]
+    num_free = sum(map(len, free))
+    ready, self._waiting = self._waiting[:num_free], self._waiting[num_free:]
     admitted = []
-    while self._waiting and any(free):
-      # Every shard prefills the same number of prompts; few sizes are compiled.
-      num_prompts = prefill_size(min(
-          max(map(len, free)), -(-len(self._waiting) // self._num_shards),
-          self._max_prefill))
-      slot_ids = np.full((self._num_shards, num_prompts), num_slots, np.int32)
-      for column in range(num_prompts):
-        for shard, slots in enumerate(free):
-          if slots and self._waiting:
-            slot_ids[shard, column] = slot = slots.pop(0)
-            self._held[shard * num_slots + slot] = _HeldGroup(
-                self._waiting.pop(0), tokens=[[] for _ in range(size)],
-                logprobs=[[] for _ in range(size)],
-                running=np.ones(size, bool),
-                rows=np.full(size, NO_ROW, np.int32))
-      admitted.append(slot_ids)
+    for length, same in itertools.groupby(
+        sorted(ready, key=self._bucket), self._bucket):
+      max_prompts = num_slots
+      if self._model.is_on_cpu:
+        max_prompts = max(1, _MAX_CPU_PREFILL // length)
+      same = list(same)
+      while same:
+        # Every shard prefills as many prompts; few numbers are compiled.
+        num_prompts = prefill_size(min(
+            max(map(len, free)), -(-len(same) // self._num_shards),
+            max_prompts))
+        slot_ids = np.full((self._num_shards, num_prompts), num_slots, np.int32)
+        for column in range(num_prompts):
+          for shard, slots in enumerate(free):
+            if slots and same:
+              slot_ids[shard, column] = slot = slots.pop(0)
+              self._held[shard * num_slots + slot] = _HeldGroup(
+                  same.pop(0), tokens=[[] for _ in range(size)],
+                  logprobs=[[] for _ in range(size)],
+                  running=np.ones(size, bool),
+                  rows=np.full(size, NO_ROW, np.int32))
+        admitted.append(slot_ids)
     return admitted
 
   def _per_candidate(self, name: str, default: Any) -> np.ndarray:
@@ -378,7 +398,7 @@ class Engine:
         slot_ids,
         *batching.pad_prompts(
             [request.prompt for request in requests], len(requests),
-            prefill_length(requests, self._prompt_length)),
+            prefill_length(requests, self._prompt_lengths)),
         np.array([request.key_ids for request in requests], np.uint32),
         np.array([request.budget for request in requests], np.int32),
         np.array([request.adapter for request in requests], np.int32))
@@ -405,12 +425,13 @@ def prefill_size(num_prompts: int) -> int:
   return 4**((num_prompts.bit_length() - 1) // 2)
 
 
-def prefill_length(requests: Sequence[Request], prompt_length: int) -> int:
-  """Padded length for these prompts, in quarters of that of their slots."""
-  step = prompt_length // 4
-  if step % _PREFILL_MULTIPLE:
-    return prompt_length
-  return max(-(-len(request.prompt) // step) for request in requests) * step
+def prefill_length(
+    requests: Sequence[Request], prompt_lengths: Sequence[int]) -> int:
+  """Padded length for these prompts, in quarters of the one that fits."""
+  longest = max(len(request.prompt) for request in requests)
+  length = batching.bucket(longest, prompt_lengths, 'prompt length')
+  step = length // 4
+  return length if step % _PREFILL_MULTIPLE else -(-longest // step) * step
 
 
 def _assign_rows(

@@ -56,6 +56,10 @@ class Slots:
   keys: jax.Array  # [P, G] typed keys; each token folds in its index
   adapter_ids: jax.Array  # [P] int32
 
+  @property
+  def prompt_length(self) -> int:
+    return self.prefix.keys[0].shape[-1]
+
 
 class Chunk(NamedTuple):
   """The tokens of one call; positions beyond a row's length are arbitrary."""
@@ -161,12 +165,9 @@ def fill(
   shape = len(prompts), spec.group_size
   candidate_keys = jax.vmap(
       jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
-  keys = slots.prefix.keys[0]
-  cache = model.along_positions(
-      lambda axis, x: _resized(x.astype(keys.dtype), keys.shape[-1], axis),
-      model.RowCache(tuple(prefix.keys), tuple(prefix.values)))
   filled = Slots(
-      prefix=model.PromptCache(cache.keys, cache.values, prefix.lengths),
+      prefix=_prompts_of(
+          prefix, slots.prompt_length, slots.prefix.keys[0].dtype),
       lengths=jnp.zeros_like(prompt_lengths),
       last=jnp.broadcast_to(last, shape), running=jnp.ones(shape, bool),
       budgets=budgets,
@@ -288,17 +289,28 @@ def decode(
   return _constrain(slots), _constrain(past), chunk
 
 
-@jax.jit
-def move_slots(slots: Slots, order: jax.Array) -> Slots:
-  """Reorders slots, or changes their number.
+@functools.partial(jax.jit, static_argnames='prompt_length')
+def move_slots(
+    slots: Slots, order: jax.Array, *, prompt_length: int) -> Slots:
+  """Reorders slots, or changes their number and the length of prompts.
 
   `order` [N, B] int32 is the old slot of each new slot within its shard, or a
   number beyond the last one for a free slot.
   """
   num_slots = slots.running.shape[0] // len(order)
-  moved = jax.tree.map(lambda x: mesh_lib.gather_per_shard(x, order), slots)
+  moved = jax.tree.map(
+      lambda x: mesh_lib.gather_per_shard(x, order),
+      slots.replace(prefix=_prompts_of(slots.prefix, prompt_length)))
   return _constrain(moved.replace(
       running=moved.running & (order < num_slots).reshape(-1, 1)))
+
+
+def _prompts_of(prefix, length, dtype=None):
+  """Prompts as a `PromptCache` with an array per layer and `length`."""
+  cache = model.along_positions(
+      lambda axis, x: _resized(x.astype(dtype or x.dtype), length, axis),
+      model.RowCache(tuple(prefix.keys), tuple(prefix.values)))
+  return model.PromptCache(cache.keys, cache.values, prefix.lengths)
 
 
 @functools.partial(jax.jit, static_argnames='capacity')

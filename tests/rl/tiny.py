@@ -85,7 +85,7 @@ def sample(
   """Samples completions of prompts [P, S] with a new engine."""
   engine = engine_lib.Engine(
       engine_lib.SampledModel(params, config, spec.dtype, mesh, adapters),
-      spec=spec, num_slots=num_slots, prompt_length=prompts.shape[1])
+      spec=spec, num_slots=num_slots, prompt_lengths=(prompts.shape[1],))
   for index, (prompt, length, row, adapter) in enumerate(zip(
       prompts, lengths, key_ids, adapter_ids or [0] * len(prompts))):
     engine.add(engine_lib.Request(

@@ -27,12 +27,12 @@ def params():
 
 
 def make_engine(
-    params, num_slots=(8,), prompt_length=7, adapters=None, **changes):
+    params, num_slots=(8,), prompt_lengths=(7,), adapters=None, **changes):
   return engine_lib.Engine(
       engine_lib.SampledModel(
           params, CONFIG, SPEC.dtype, scripted.one_device(), adapters),
       spec=dataclasses.replace(SPEC, **changes),
-      num_slots=num_slots, prompt_length=prompt_length)
+      num_slots=num_slots, prompt_lengths=prompt_lengths)
 
 
 def make_requests(num=24, budget=100):
@@ -102,7 +102,7 @@ def test_rows_of_bfloat16_hold_the_longest_completion(
       scripted.one_device())
   engine = engine_lib.Engine(
       sampled, spec=dataclasses.replace(SPEC, dtype='bfloat16'),
-      num_slots=(1,), prompt_length=7)
+      num_slots=(1,), prompt_lengths=(7,))
   request, = make_requests(num=1, budget=budget)
   engine.add(request)
   engine.dispatch()
@@ -156,7 +156,7 @@ def test_prompts_are_computed_without_the_padding_of_their_slots(
 
   monkeypatch.setattr(programs, 'fill', record)
   monkeypatch.setattr(engine_lib, '_MAX_CPU_PREFILL', 2048)
-  found = drain(make_engine(params, prompt_length=512), make_requests())
+  found = drain(make_engine(params, prompt_lengths=(512,)), make_requests())
   assert shapes == {(4, 128), (1, 128)}
   assert num_different(found, sampled) <= 1
 
@@ -180,32 +180,60 @@ def test_rows_that_move_keep_their_adapter(params):
     assert num_different(found[adapter::2], alone) <= 1
 
 
-def test_engines_of_a_model_share_the_memory_of_its_groups(params, sampled):
-  """With three live prompt lengths, the estimate of `fit` holds."""
-  shared = make_engine(params)._model
+@pytest.mark.parametrize('is_on_cpu', [True, False])
+def test_prompts_of_all_lengths_are_decoded_together(
+    params, is_on_cpu, monkeypatch):
+  """The estimate of `fit` holds."""
+  decode, lengths = programs.decode, set()
+
+  def record(params, slots, past, *args, **kwargs):
+    lengths.add(slots.prompt_length)
+    return decode(params, slots, past, *args, **kwargs)
+
+  monkeypatch.setattr(programs, 'decode', record)
+  monkeypatch.setattr(engine_lib.SampledModel, 'is_on_cpu', is_on_cpu)
   shapes = fit.Shapes(256, 128, SPEC.group_size, 1, (2, 4, 8))
-  rows = shapes.group_size * shapes.completion
-  engines = [
-      engine_lib.Engine(
-          shared, spec=SPEC, num_slots=shapes.groups, prompt_length=length,
-          weight=(length + rows) / (shapes.prompt + rows))
-      for length in (7, 64, 256)]
-  for request in make_requests():
-    engines[request.tag % 3].add(request)
   learner = fit.Learner(CONFIG, 'none', itemsize=4)
   limit = shapes.groups[-1] * shapes.group_tokens * learner.kv_bytes
-  found, held, num_live = [], 0, 0
+  prompts = tiny.ids(24, 200)
+  requests = [
+      engine_lib.Request(i, prompts[i, :(5, 60, 200)[i // 8]], (2, i), 100)
+      for i in range(24)]
+  engine = make_engine(params, shapes.groups, (7, 64, 256))
+  for request in requests:
+    engine.add(request)
+  found, held = [], 0
+  while engine.busy:
+    engine.dispatch()
+    held = max(held, sum(x.nbytes for x in jax.tree.leaves(
+        (engine._slots.prefix, engine._past))))
+    found += engine.collect()
+  assert 0.6 * limit < held < 1.05 * limit
+  assert lengths == ({7, 64, 256} if is_on_cpu else {256})
+  found.sort(key=lambda group: group.request.tag)
+  for i, length in enumerate((7, 64, 256)):
+    same = slice(8 * i, 8 * i + 8)
+    alone = drain(make_engine(params, (8,), (length,)), requests[same])
+    assert num_different(found[same], alone) <= 1
+
+
+def test_engines_of_a_model_share_its_slots(params, sampled):
+  shared = make_engine(params)._model
+  engines = [
+      engine_lib.Engine(
+          shared, spec=SPEC, num_slots=(2, 4, 8), prompt_lengths=(7,))
+      for _ in range(3)]
+  for request in make_requests():
+    engines[request.tag % 3].add(request)
+  found, held = [], []
   while any(engine.busy for engine in engines):
     for engine in engines:
       engine.dispatch()
-    live = [x for engine in engines if engine._held
-            for x in jax.tree.leaves((engine._slots.prefix, engine._past))]
-    held = max(held, sum(x.nbytes for x in live))
-    num_live = max(num_live, sum(bool(engine._held) for engine in engines))
+    held.append([len(engine._held) for engine in engines])
     for engine in engines:
       found += engine.collect()
-  assert num_live > 1 and 0.6 * limit < held < 1.05 * limit
-  assert not shared.loads
+  assert max(map(sum, held)) == 8 and any(all(x) for x in held)
+  assert not shared.num_slots
   found.sort(key=lambda group: group.request.tag)
   assert num_different(found, sampled) <= 1
 
