@@ -47,7 +47,8 @@ _REMAT = {'True': True, 'False': False}
 _AUTO = 'auto'
 # Results kept for the backward pass may take this fraction of a host's memory.
 _MAX_KEPT = 1 / 8
-# Section -> its keys that `per_policy` may override; () for all.
+# Section -> its keys that `per_policy` may override; () for all. Roles may
+# override those of sampling.
 _POLICY_SECTIONS = {
     'model': (), 'lora': (), 'optimizer': (),
     'rollout': ('temperature', 'max_new_tokens', 'stop'),
@@ -64,12 +65,11 @@ def build(
   check_run(config)
   environment, policy_map, rollout, advantage, critic = settings.read(
       config, sandbox)
-  names = policies_lib.policy_names(policy_map)
   chip = fit.chip_of(jax.local_devices()[0])
   if chip is not None:  # The smallest memory of all processes.
     chip = dataclasses.replace(chip, memory=min(hosts.exchange(chip.memory)))
   fitting, policies = build_policies(
-      config, names, jax.devices(), chip, functools.cache(read_model))
+      config, policy_map, jax.devices(), chip, functools.cache(read_model))
   return experiment_lib.Experiment(
       config=config, environment=environment, policy_map=policy_map,
       policies=policies, buckets=batching.Buckets(**fitting.buckets),
@@ -84,8 +84,7 @@ def check(config: ml_collections.ConfigDict) -> None:
       config.sandbox.level, config.sandbox.url)
   check_run(config)
   _, policy_map, *_ = settings.read(config, None)
-  names = policies_lib.policy_names(policy_map)
-  for sections in _policy_configs(config, names).values():
+  for sections in _policy_configs(config, policy_map).values():
     if sections.model.trained == 'lora':
       model.LoraSpec(**{
           key: value for key, value in sections.lora.items()
@@ -117,16 +116,17 @@ def read_model(name: str, thinking: bool) -> ModelFiles:
 
 
 def build_policies(
-    config: ml_collections.ConfigDict, names: Sequence[str],
+    config: ml_collections.ConfigDict, policy_map: policies_lib.PolicyMap,
     devices: Sequence[jax.Device], chip: fit.Chip | None, read_model: ReadModel,
 ) -> tuple[ml_collections.ConfigDict, dict[str, policy_lib.Policy]]:
   """Returns the config with its mesh, and name -> policy on that mesh."""
   policies = {
       name: dataclasses.replace(policy, learner=_choose_learner(
           policy, config.buckets.microbatch_tokens, devices))
-      for name, policy in read_policies(config, names, read_model).items()}
+      for name, policy in read_policies(
+          config, policy_map, read_model).items()}
   config = choose_mesh(config, policies, devices, chip)
-  meshes = mesh_lib.make_meshes(names, devices, **config.mesh)
+  meshes = mesh_lib.make_meshes(list(policies), devices, **config.mesh)
   policies = {
       name: dataclasses.replace(policy, mesh=meshes[name])
       for name, policy in policies.items()}
@@ -154,11 +154,11 @@ def _choose_learner(
 
 
 def read_policies(
-    config: ml_collections.ConfigDict, names: Sequence[str],
+    config: ml_collections.ConfigDict, policy_map: policies_lib.PolicyMap,
     read_model: ReadModel) -> dict[str, policy_lib.Policy]:
   """Returns name -> policy without a mesh."""
   policies = {}
-  for name, sections in _policy_configs(config, names).items():
+  for name, sections in _policy_configs(config, policy_map).items():
     folder, dimensions, tokenizer = read_model(
         sections.model.folder, sections.model.thinking)
     lora = adapter = None
@@ -184,7 +184,7 @@ def _learner_spec(
   return policy_lib.LearnerSpec(
       optimizer=policy_lib.OptimizerSpec(**sections.optimizer),
       loss=loss_spec(config.loss),
-      temperature=sections.rollout.temperature, dtype=sections.model.dtype,
+      dtype=sections.model.dtype,
       remat=_REMAT.get(sections.model.remat, _AUTO),
       adapter_scale=lora and lora.scale)
 
@@ -219,27 +219,31 @@ def loss_spec(section: ml_collections.ConfigDict) -> losses.LossSpec:
 
 
 def _policy_configs(
-    config: ml_collections.ConfigDict,
-    names: Sequence[str]) -> dict[str, ml_collections.ConfigDict]:
+    config: ml_collections.ConfigDict, policy_map: policies_lib.PolicyMap,
+) -> dict[str, ml_collections.ConfigDict]:
   """Returns the sections of each policy, after `per_policy`."""
   shared = {
       section: {key: config[section][key] for key in keys or config[section]}
       for section, keys in _POLICY_SECTIONS.items()}
-  configs = {name: ml_collections.ConfigDict(shared).lock() for name in names}
+  configs = {
+      name: ml_collections.ConfigDict(shared).lock()
+      for name in policies_lib.policy_names(policy_map)}
   if config.policies == 'lora_per_role':
     for sections in configs.values():
       sections.model.trained = 'lora'
   for item in config.per_policy:
     try:
-      name, key, value = item
-      section, _, key = key.partition('.')
-      configs[name][section][key] = value
+      owner, name, value = item
+      section, _, key = name.partition('.')
+      is_role = name in _SAMPLING and owner in policy_map
+      sections = configs[policy_map[owner] if is_role else owner]
+      sections[section][key] = value
     except (LookupError, TypeError, ValueError, AttributeError) as error:
       raise errors.UserError(
           f'per_policy: {item!r} ({errors.one_line(error)}): expected (policy, '
-          f'key, value) with one of the policies {list(names)} and a key of '
-          f'model, lora or optimizer, or {", ".join(_SAMPLING)}.') from error
-  for name, sections in configs.items():
+          f'key, value) with one of the policies {list(configs)} and a key of '
+          'model, lora or optimizer, or (policy or role, key, value) with '
+          f'{", ".join(_SAMPLING)}.') from error
     try:
       settings.check_sampling(sections)
       errors.check_number(
@@ -247,7 +251,8 @@ def _policy_configs(
           min_value=1, less_than=config.rollout.max_new_tokens + 1,
           advice=', the limit of all policies plus 1')
     except errors.UserError as error:
-      raise errors.UserError(f'per_policy of {name!r}: {error}') from error
+      raise errors.UserError(f'per_policy of {owner!r}: {error}') from error
+  for sections in configs.values():
     errors.check_choice(
         'model.trained', sections.model.trained, ('all', 'lora', 'none'))
     errors.check_choice('model.dtype', sections.model.dtype, (_AUTO, *DTYPES))

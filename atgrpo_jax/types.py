@@ -62,6 +62,7 @@ class Group:
   prompt: np.ndarray  # [S] int32
   candidates: tuple[Candidate, ...]
   messages: Sequence[Mapping[str, str]] = ()  # The chat that `prompt` encodes.
+  temperature: float = 1.0  # Of sampling.
   value: float | None = None  # A critic's value of the prompt.
   # Equal for groups of a step whose candidates share a baseline.
   baseline_id: int = NO_BASELINE
@@ -120,3 +121,5 @@ class TrainBatch:
   old_logprobs: jax.Array | None = None  # [P, G, T] float32
   # The reference policy's; None without a KL penalty.
   reference_logprobs: jax.Array | None = None  # [P, G, T] float32
+  # At which all completions were sampled.
+  temperature: float = struct.field(pytree_node=False, default=1.0)

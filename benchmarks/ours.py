@@ -210,7 +210,7 @@ class Step:
     # The products of an adapter's update are kept, a group at a time.
     learner = policy_lib.LearnerSpec(
         optimizer=policy_lib.OptimizerSpec(**run_config.optimizer),
-        loss=config_lib.loss_spec(run_config.loss), temperature=1.0,
+        loss=config_lib.loss_spec(run_config.loss),
         dtype=dtype, remat=not lora, adapter_scale=lora and lora.scale)
     tokenizer = Ids()
     self._policies, self._states, self._frozen = {}, {}, {}

@@ -294,6 +294,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # (('tool', 'model.trained', 'none'),). Keys are all of model, lora and
   # optimizer; temperature, stop and max_new_tokens of the rollout, the last at
   # most that of the run; and temperature, top_k and top_p of the evaluation.
+  # Those of rollout and evaluation also take a role for the policy.
   c.per_policy = ()
 
   c.model = config_dict.ConfigDict()

@@ -156,7 +156,7 @@ def train(recipe: Recipe, folder: pathlib.Path) -> None:
   spec = policy_lib.LearnerSpec(
       optimizer=policy_lib.OptimizerSpec(
           decay_updates=len(steps), **recipe.optimizer), loss=None,
-      temperature=1.0, dtype='float32', remat=False, adapter_scale=None)
+      dtype='float32', remat=False, adapter_scale=None)
   config = model.ModelConfig(
       vocab_size=recipe.tokenizer.vocab_size, **recipe.dims)
   mesh, = mesh_lib.make_meshes(['all'], jax.devices()).values()

@@ -69,7 +69,10 @@ def test_bad_value_is_named(name, value, echo_folder):
      "of 'shared': evaluation.top_p"),
     ({'per_policy': (('shared', 'rollout.stop', ('',)),)}, "rollout.stop=.'',"),
     ({'per_policy': (('shared', 'rollout.max_new_tokens', 3),)},
-     'max_new_tokens=3.*below 3')])
+     'max_new_tokens=3.*below 3'),
+    ({'per_policy': (('second', 'evaluation.temperature', -1),)},
+     "of 'second': evaluation.temperature"),
+    ({'per_policy': (('second', 'lora.rank', 2),)}, "'second'.*'shared'")])
 def test_contradiction_is_named(changes, words, echo_folder):
   with pytest.raises(errors.UserError, match=words):
     echo.experiment(echo_folder, **changes).tasks('train')

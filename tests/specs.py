@@ -37,6 +37,6 @@ def optimizer(**changes) -> policy_lib.OptimizerSpec:
 def learner(**changes) -> policy_lib.LearnerSpec:
   values = {
       'optimizer': optimizer(learning_rate=1e-2), 'loss': loss(),
-      'temperature': 1.0, 'dtype': 'float32', 'remat': False,
+      'dtype': 'float32', 'remat': False,
       'adapter_scale': None}
   return policy_lib.LearnerSpec(**values | changes)

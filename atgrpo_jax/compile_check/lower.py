@@ -124,9 +124,8 @@ def build(
   environment = settings.make_environment(config, sandbox=None)
   policy_map = settings.make_policy_map(
       config.policies, environment.roles, config.policy_map)
-  names = policies_lib.policy_names(policy_map)
   config, policies = config_lib.build_policies(
-      config, names, devices, chip, read_model)
+      config, policy_map, devices, chip, read_model)
   critics = actor_critic.make_critics(
       spec_lib.CriticSpec(**config.critic), policies)
   return Run(config, policy_map, policies, critics)
@@ -255,7 +254,8 @@ def _policy_calls(config, policy):
       old_logprobs=(
           logprobs if config.train.updates_per_rollout > 1 else None),
       reference_logprobs=(
-          logprobs if config.loss.kl_estimator != 'none' else None))
+          logprobs if config.loss.kl_estimator != 'none' else None),
+      temperature=config.rollout.temperature)
   yield from _update_calls(
       policy, state, frozen_params, batch,
       num_rows * (length + group_size * longest))

@@ -70,10 +70,17 @@ def make_batches(
     groups: Sequence[types.Group], buckets: Buckets) -> list[types.TrainBatch]:
   """Microbatches of groups, each padded to the smallest buckets that fit.
 
-  Rows that would stay free hold smaller groups. If it saves an eighth of all
-  tokens, the shorter and the longer candidates of groups are in different rows,
-  both with the prompt. These shapes need other programs.
+  A microbatch has one temperature. Rows that would stay free hold smaller
+  groups. If it saves an eighth of all tokens, the shorter and the longer
+  candidates of groups are in different rows, both with the prompt. These shapes
+  need other programs.
   """
+  temperatures = {group.temperature for group in groups}
+  if len(temperatures) > 1:
+    return [
+        batch for temperature in sorted(temperatures)
+        for batch in make_batches(
+            [x for x in groups if x.temperature == temperature], buckets)]
   whole = _plan(groups, buckets)
   halved = _plan([
       half for group in groups for half in _halves(group, buckets)], buckets)
@@ -192,7 +199,8 @@ def _pad(
       completions=np.zeros((*shape, completion_length), np.int32),
       completion_lengths=np.zeros(shape, np.int32),
       behavior_logprobs=np.zeros((*shape, completion_length), np.float32),
-      advantages=np.zeros(shape, np.float32))
+      advantages=np.zeros(shape, np.float32),
+      temperature=groups[0].temperature)
   for row, group in enumerate(groups):
     batch.advantages[row, :len(group.candidates)] = group.advantages
     for column, candidate in enumerate(group.candidates):

@@ -154,8 +154,9 @@ def _score(params, frozen_params, config, batch, spec):
   def score_chunk(head, hidden, tokens):
     logits = mesh_lib.constrain(
         model.unembed(head, config, hidden, dtype), None, 'tensor')
-    entropy = losses.entropy(jax.lax.stop_gradient(logits), spec.temperature)
-    return losses.token_logprobs(logits, tokens, spec.temperature), entropy
+    entropy = losses.entropy(
+        jax.lax.stop_gradient(logits), batch.temperature)
+    return losses.token_logprobs(logits, tokens, batch.temperature), entropy
 
   def score_shard(head, split):
     hidden, tokens, mask = split

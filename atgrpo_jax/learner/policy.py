@@ -104,7 +104,6 @@ class LearnerSpec:
 
   optimizer: OptimizerSpec
   loss: losses.LossSpec | None  # None for supervised learning and critics.
-  temperature: float  # Sampling temperature of the completions.
   dtype: str  # Dtype of matrix products.
   remat: bool  # Recompute each layer in the backward pass; see `forward`.
   adapter_scale: float | None  # alpha / rank; None trains the model.

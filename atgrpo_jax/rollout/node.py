@@ -63,6 +63,7 @@ def expand(
         key=key, policy=runner.policy_map[key.role],
         prompt=group.request.prompt,
         messages=runner.observe(state, key),
+        temperature=runner.setting(key.role, 'temperature'),
         candidates=tuple(
             _candidate(node, index, i, key.role, rewards, *sample)
             for i, sample in enumerate(zip(

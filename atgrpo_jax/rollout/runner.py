@@ -105,7 +105,7 @@ class EpisodeRunner:
   top_k: int = 0  # Of `programs.SamplerSpec`.
   top_p: float = 1.0
   stop: Sequence[str] = ()  # Strings that end a completion and belong to it.
-  # Policy -> its own temperature, top_k, top_p, max_new_tokens or stop.
+  # Policy or role -> its own temperature, top_k, top_p, max_new_tokens or stop.
   per_policy: Mapping[str, Mapping[str, Any]] = dataclasses.field(
       default_factory=dict)
   # True abandons the episodes; checked between chunks.
@@ -213,7 +213,7 @@ class EpisodeRunner:
     groups = [None] * len(states)
     for index, (key, state) in enumerate(states.items()):
       policy, find_end = self.policy_of(key.role), None
-      if self._setting(key.role, 'stop'):
+      if self.setting(key.role, 'stop'):
         find_end = functools.partial(self._find_stop, key.role)
       prompt = policy.tokenizer.encode_prompt(self.observe(state, key))
       policies_lib.check_prompt(
@@ -224,7 +224,7 @@ class EpisodeRunner:
           key.turn, zlib.crc32(key.role.encode()), key.branch], np.uint32)
       self._engine(key.role, group_size).add(engine_lib.Request(
           tag=(groups, index, key.role), prompt=prompt,
-          key_ids=key_ids, budget=self._setting(key.role, 'max_new_tokens'),
+          key_ids=key_ids, budget=self.setting(key.role, 'max_new_tokens'),
           adapter=policy.adapter, find_end=find_end))
     return PendingSamples(groups)
 
@@ -274,7 +274,7 @@ class EpisodeRunner:
 
   def _find_stop(self, role: str, tokens: np.ndarray, num_new: int) -> int:
     """The number of tokens up to a stop string in the new ones, or 0."""
-    stop = self._setting(role, 'stop')
+    stop = self.setting(role, 'stop')
     if not stop:
       return 0
     decode = self.policy_of(role).tokenizer.decode
@@ -356,10 +356,12 @@ class EpisodeRunner:
         hosts.exchange(self.is_stopped())):
       raise signals.Stopped
 
-  def _setting(self, role: str, name: str) -> Any:
-    """A field of this runner, or the value of the role's policy."""
-    own = self.per_policy.get(self.policy_map[role], {})
-    return own.get(name, getattr(self, name))
+  def setting(self, role: str, name: str) -> Any:
+    """The value of a role, of its policy, or of this runner."""
+    for owner in (role, self.policy_map[role]):
+      if name in self.per_policy.get(owner, {}):
+        return self.per_policy[owner][name]
+    return getattr(self, name)
 
   def _engine(self, role: str, group_size: int) -> engine_lib.Engine:
     """The engine for a role's groups of this size.
@@ -371,7 +373,7 @@ class EpisodeRunner:
     spec = programs.SamplerSpec(
         group_size=group_size, stop_ids=policy.tokenizer.stop_ids,
         dtype=sampled.dtype, **{
-            name: self._setting(role, name)
+            name: self.setting(role, name)
             for name in ('temperature', 'top_k', 'top_p')})
     if (sampled, spec) not in self._engines:
       buckets = self.buckets.on(mesh_lib.num_data_shards(sampled.mesh))

@@ -98,7 +98,7 @@ def test_config_gets_the_mesh_and_the_groups_that_fit(capsys):
   config = pod.get_config('size=1.7b,policies=per_role,topology=v6e:4x4')
   dimensions = model.ModelConfig(**config.compile_check.dimensions)
   policies = config_lib.read_policies(
-      config, ['tool', 'planner'],
+      config, {'tool': 'tool', 'planner': 'planner'},
       lambda folder, thinking: (folder, dimensions, None))
   chosen = config_lib.choose_mesh(
       config, policies, [object()] * 16, fit.TPUS['v6e'])

@@ -59,9 +59,11 @@ def test_policies_with_different_models_and_tokenizers(
   assert not tokenizers['first'].decode(prompts['second']).startswith('second')
 
 
-def test_adapters_are_sampled_and_learn_at_their_own_temperatures(echo_folder):
+@pytest.mark.parametrize('policies', ['lora_per_role', 'shared'])
+def test_roles_are_sampled_and_learn_at_their_own_temperatures(
+    policies, echo_folder):
   experiment = echo.experiment(
-      echo_folder, policies='lora_per_role', per_policy=(
+      echo_folder, policies=policies, per_policy=(
           ('first', 'rollout.temperature', 2.0),
           ('second', 'rollout.temperature', 0.01),
           ('second', 'rollout.max_new_tokens', 1),
@@ -84,7 +86,7 @@ def test_adapters_are_sampled_and_learn_at_their_own_temperatures(echo_folder):
         experiment.policies[name], state,
         [group for group in groups if group.policy == name], num_updates=1,
         order='mixed', buckets=experiment.buckets,
-        frozen_params=experiment.frozen_params[name], reference=None)
+        frozen_params=experiment.frozen_params.get(name), reference=None)
     if updates.updates:  # Equal words of the second one have no advantage.
       assert updates.metrics(name)['mismatch'] < 1e-5
 
