@@ -92,8 +92,16 @@ def check(config: ml_collections.ConfigDict) -> None:
     _learner_spec(config, sections, None)
 
 
+@settings.version_errors()
 def check_run(config: ml_collections.ConfigDict) -> None:
   """Raises UserError for values whose checks need modules with jax."""
+  for section, spec in (
+      ('optimizer', policy_lib.OptimizerSpec), ('loss', losses.LossSpec),
+      ('lora', model.LoraSpec), ('buckets', batching.Buckets)):
+    for field in dataclasses.fields(spec):
+      if field.default is dataclasses.MISSING and (
+          field.name not in config[section]):
+        raise KeyError(f'{section}.{field.name}')
   metrics_lib.check_writers(config.train.writers)
   max_new_tokens = config.rollout.max_new_tokens
   max_completion = batching.Buckets(**config.buckets).completion[-1]

@@ -4,7 +4,8 @@ This module must not import jax, so that mistakes in a config are reported
 before jax is loaded, which takes up to a minute on a cold disk.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import math
 import re
@@ -38,22 +39,29 @@ def read(
     env_api.Environment, Mapping[str, str], spec_lib.RolloutSpec,
     spec_lib.AdvantageSpec, spec_lib.CriticSpec]:
   """Returns the parts of an experiment that need neither jax nor models."""
-  try:
+  with version_errors():
     _check_values(config)
     rollout = rollout_spec(config)
     advantage = spec_lib.AdvantageSpec(**config.advantage)
     critic = spec_lib.CriticSpec(**config.critic)
-  except (AttributeError, KeyError, TypeError) as error:
-    raise errors.UserError(
-        f'The config does not fit this version ({errors.one_line(error)}); '
-        'start from base_config of configs/common.py. If it is from a workdir, '
-        'use the version in its provenance.jsonl.') from error
   environment = make_environment(config, sandbox)
   policy_map = make_policy_map(
       config.policies, environment.roles, config.policy_map)
   spec_lib.check_terms(rollout, advantage)
   spec_lib.check_critic(critic, rollout, advantage)
   return environment, policy_map, rollout, advantage, critic
+
+
+@contextlib.contextmanager
+def version_errors() -> Iterator[None]:
+  """Raises UserError for a config with missing or unknown keys."""
+  try:
+    yield
+  except (AttributeError, KeyError, TypeError) as error:
+    raise errors.UserError(
+        f'The config does not fit this version ({errors.one_line(error)}); '
+        'start from base_config of configs/common.py. If it is from a workdir, '
+        'use the version in its provenance.jsonl.') from error
 
 
 def load_tasks(

@@ -145,9 +145,12 @@ for _content, _message in {
     'import no_such_module\n': 'config.py, line 1.*no_such_module',
     'def get_config():\n  raise ValueError("no luck")\n': 'config.py.*no luck',
     'def get_config():\n  return {"seed": 1}\n': "{'seed': 1}",
-    'from tests import echo\ndef get_config():\n'
-    '  c = echo.get_config().unlock()\n  del c.rollout.stop\n  return c':
-        "not fit this version.*'stop'"}.items():
+    **{f'from tests import echo\ndef get_config():\n'
+       f'  c = echo.get_config().unlock()\n  del c.{key}\n  return c':
+           f"not fit this version.*'{message}'"
+       for key, message in (
+           ('rollout.stop', 'stop'), ('loss.clip_low', 'loss.clip_low'))},
+}.items():
   case(_message, '--config={root}/home/config.py',
        {'home/config.py': _content})
 for _item in (
