@@ -147,8 +147,8 @@ class Run:
     if temperature is not None:
       own = sampling.get('per_policy', {}).items()
       sampling = {'temperature': temperature, 'per_policy': {
-          policy: values | {'temperature': temperature}
-          for policy, values in own}}
+          owner: values | {'temperature': temperature}
+          for owner, values in own}}
     runner = dataclasses.replace(
         experiment.runner(params, step=step, **sampling), environment=_Chat(),
         seed=seed)

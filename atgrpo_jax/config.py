@@ -95,13 +95,15 @@ def check(config: ml_collections.ConfigDict) -> None:
 @settings.version_errors()
 def check_run(config: ml_collections.ConfigDict) -> None:
   """Raises UserError for values whose checks need modules with jax."""
-  for section, spec in (
+  for section, spec, *others in (
       ('optimizer', policy_lib.OptimizerSpec), ('loss', losses.LossSpec),
-      ('lora', model.LoraSpec), ('buckets', batching.Buckets)):
-    for field in dataclasses.fields(spec):
-      if field.default is dataclasses.MISSING and (
-          field.name not in config[section]):
-        raise KeyError(f'{section}.{field.name}')
+      ('lora', model.LoraSpec, 'folder'),
+      ('buckets', batching.Buckets)):
+    expected = {*others} | {
+        field.name for field in dataclasses.fields(spec)
+        if field.default is dataclasses.MISSING}
+    for key in expected ^ {*config[section]}:
+      raise KeyError(f'{section}.{key}')
   metrics_lib.check_writers(config.train.writers)
   max_new_tokens = config.rollout.max_new_tokens
   max_completion = batching.Buckets(**config.buckets).completion[-1]
@@ -243,8 +245,10 @@ def _policy_configs(
     try:
       owner, name, value = item
       section, _, key = name.partition('.')
-      is_role = name in _SAMPLING and owner in policy_map
-      sections = configs[policy_map[owner] if is_role else owner]
+      if name in _SAMPLING and owner not in configs:  # A role.
+        sections = configs[policy_map[owner]]
+      else:
+        sections = configs[owner]
       sections[section][key] = value
     except (LookupError, TypeError, ValueError, AttributeError) as error:
       raise errors.UserError(

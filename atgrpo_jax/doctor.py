@@ -133,7 +133,8 @@ def _check_gradient(
   groups = [
       types.Group(
           types.GroupKey('doctor', 'any', 0, i), policy.name,
-          np.zeros(length, np.int32), (candidate,) * group_size)
+          np.zeros(length, np.int32), (candidate,) * group_size,
+          temperature=experiment.config.rollout.temperature)
       for i in range(num_groups)]
   states[policy.name], updates = update_lib.update_policy(
       policy, states[policy.name], groups, num_updates=1, order='mixed',

@@ -276,9 +276,9 @@ class Experiment:
   def _per_policy(self, *keys: str) -> dict[str, Any]:
     """The argument `per_policy` of `runner`; empty without such overrides."""
     found = {}
-    for policy, key, value in self.config.per_policy:
+    for owner, key, value in self.config.per_policy:
       if key in keys:
-        found.setdefault(policy, {})[key.partition('.')[2]] = value
+        found.setdefault(owner, {})[key.partition('.')[2]] = value
     return {'per_policy': found} if found else {}
 
   @property

@@ -62,7 +62,7 @@ class Group:
   prompt: np.ndarray  # [S] int32
   candidates: tuple[Candidate, ...]
   messages: Sequence[Mapping[str, str]] = ()  # The chat that `prompt` encodes.
-  temperature: float = 1.0  # Of sampling.
+  temperature: float = 1.0  # Of sampling; not recorded in JSON.
   value: float | None = None  # A critic's value of the prompt.
   # Equal for groups of a step whose candidates share a baseline.
   baseline_id: int = NO_BASELINE

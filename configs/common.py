@@ -211,9 +211,9 @@ def use_coder(
     max_new_tokens: int, completion_buckets: tuple[int, ...] = ()) -> None:
   """Adapts a config to adapters of Qwen2.5-Coder-0.5B on two CPU cores.
 
-  All prompts of a step usually fit the first bucket, so that all candidates are
-  decoded together. Few buckets are used, because a program of this model takes
-  half a minute to compile.
+  All prompts of a step usually fit the first bucket: a CPU also attends to
+  padding. Few buckets are used, because a program of this model takes half a
+  minute to compile.
   """
   c.model.trained = 'lora'
   c.rollout.num_tasks = 4
@@ -294,7 +294,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # (('tool', 'model.trained', 'none'),). Keys are all of model, lora and
   # optimizer; temperature, stop and max_new_tokens of the rollout, the last at
   # most that of the run; and temperature, top_k and top_p of the evaluation.
-  # Those of rollout and evaluation also take a role for the policy.
+  # The keys of rollout and evaluation may name a role instead of a policy.
   c.per_policy = ()
 
   c.model = config_dict.ConfigDict()

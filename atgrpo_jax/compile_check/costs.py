@@ -28,9 +28,10 @@ def count_work(
   """FLOPs, and bytes read and written, of all matrix products.
 
   The numbers are totals over all devices: within a `shard_map` a program has
-  the shapes of one shard and is counted once per shard. A kernel reads its
-  operands and writes its results once. FLOPs of a kernel are its cost estimate,
-  or else those of its grid, without blocks that splash attention masks.
+  the shapes of one shard and is counted once per shard. A kernel with products
+  reads its operands and writes its results once. Its FLOPs are its cost
+  estimate, or else those of its grid, without blocks that splash attention
+  masks; those of cuDNN have a formula.
   `while_length` is the trip count of `while` loops, such as the decoding loop.
   """
   return _count(
@@ -42,9 +43,13 @@ def _count(jaxpr, constants, while_length):
   flops = traffic = 0
   for equation in jaxpr.eqns:
     name = equation.primitive.name
-    # cuDNN's causal attention multiplies two matrices, and its gradient five.
+    # cuDNN's causal attention multiplies two matrices, and its gradient five;
+    # half of the scores are masked.
     cudnn = re.match('dot_product_attention_(fwd|bwd)', name)
     is_kernel = name == 'pallas_call' or cudnn
+    cost = equation.params.get('cost_estimate')
+    if cost and not cost.flops:
+      continue
     if name == 'dot_general':
       (contracted, _), _ = equation.params['dimension_numbers']
       left = equation.invars[0].aval
@@ -62,7 +67,7 @@ def _count(jaxpr, constants, while_length):
         'scan': equation.params.get('length'), 'while': while_length,
     }.get(name, 1)
     if is_kernel:
-      if cost := equation.params['cost_estimate']:
+      if cost:
         flops += cost.flops
         continue
       repeats = _num_blocks(equation, constants)

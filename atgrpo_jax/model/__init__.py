@@ -12,8 +12,9 @@ from atgrpo_jax.model.decoder import prefill
 from atgrpo_jax.model.decoder import transpose_layers
 from atgrpo_jax.model.decoder import unembed
 from atgrpo_jax.model.decoder import unstack
+from atgrpo_jax.model.kernels import skips_padding
 from atgrpo_jax.model.kv_cache import along_positions
-from atgrpo_jax.model.kv_cache import append
+from atgrpo_jax.model.kv_cache import append_chunk
 from atgrpo_jax.model.kv_cache import CompletionCache
 from atgrpo_jax.model.kv_cache import init_cache
 from atgrpo_jax.model.kv_cache import PromptCache

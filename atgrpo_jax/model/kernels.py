@@ -27,6 +27,7 @@ import jax.numpy as jnp
 
 from atgrpo_jax.distributed import mesh as mesh_lib
 from atgrpo_jax.model import attention
+from atgrpo_jax.model import config as config_lib
 from atgrpo_jax.model import products
 
 _LANES = 128  # Width of a TPU register.
@@ -81,6 +82,15 @@ def find_for_rows(
       (True, True, True, None, True, False, True, False, False))
 
 
+def skips_padding(
+    config: config_lib.ModelConfig, dtype: str, prompt_length: int) -> bool:
+  """Whether decoding has a kernel for prompts of a padded length."""
+  c = config
+  return find_for_rows(jax.ShapeDtypeStruct(
+      (1, c.num_kv_heads, 1, 1, c.num_heads // c.num_kv_heads, c.head_dim),
+      products.activation_dtype(jnp.dtype(dtype))), [prompt_length]) is not None
+
+
 def append(
     axis: int, old: jax.Array, new: jax.Array, starts: jax.Array) -> jax.Array:
   """Writes new keys (axis -1) or values (axis -2) of each row at its start.
@@ -92,7 +102,8 @@ def append(
     axis: of positions.
     old: [R, K, H, S], or [R, K, S, H].
     new: [R, K, H, T], or [R, K, T, H].
-    starts: [R] int32; T divides each of them.
+    starts: [R] int32. T divides those of unfinished candidates; what the rows
+      of others get is arbitrary.
   """
   device, size = _device(old), new.shape[axis]
   if (device is None or device.platform != 'tpu' or _LANES % size
@@ -107,7 +118,7 @@ def append(
 def append_on_tpu(axis, old, new, starts, interpret: bool = False):
   """`append` in place, by reading and writing 128 positions of each row.
 
-  The new positions divide 128, and their number divides each start.
+  The number of new positions divides 128.
   """
   size, num_blocks = new.shape[axis], old.shape[axis] // _LANES
   # The new positions at every place of a block.
@@ -138,6 +149,8 @@ def append_on_tpu(axis, old, new, starts, interpret: bool = False):
           out_specs=spec),
       out_shape=jax.ShapeDtypeStruct(old.shape, old.dtype),
       input_output_aliases={1: 0}, interpret=interpret, name='append',
+      cost_estimate=pl.CostEstimate(
+          flops=0, transcendentals=0, bytes_accessed=3 * new.nbytes),
   )(starts, old, new)
 
 

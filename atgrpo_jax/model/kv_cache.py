@@ -134,7 +134,8 @@ def along_positions(
       apply(-2, *(cache.values for cache in caches)))
 
 
-def append(cache: RowCache, chunk: RowCache, ages: jax.Array) -> RowCache:
+def append_chunk(
+    cache: RowCache, chunk: RowCache, ages: jax.Array) -> RowCache:
   """Writes a chunk into each row at position `ages` [N * R] of its cache."""
   return along_positions(
       lambda axis, old, new: kernels.append(axis, old, new, ages), cache, chunk)

@@ -357,11 +357,14 @@ class EpisodeRunner:
       raise signals.Stopped
 
   def setting(self, role: str, name: str) -> Any:
-    """The value of a role, of its policy, or of this runner."""
-    for owner in (role, self.policy_map[role]):
-      if name in self.per_policy.get(owner, {}):
-        return self.per_policy[owner][name]
-    return getattr(self, name)
+    """The value of a role, of its policy, or of this runner.
+
+    The name of a policy never means the role of this name.
+    """
+    own = dict(self.per_policy.get(self.policy_map[role], {}))
+    if role not in self.policies:
+      own |= self.per_policy.get(role, {})
+    return own.get(name, getattr(self, name))
 
   def _engine(self, role: str, group_size: int) -> engine_lib.Engine:
     """The engine for a role's groups of this size.

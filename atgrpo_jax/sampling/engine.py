@@ -10,9 +10,9 @@ the mesh has separate slots and rows. Arrays [N, C] hold a value for each of the
 C candidates of each shard.
 
 The numbers of slots and rows, and the length of rows, grow and shrink with the
-load; on CPUs, the length of slots does so, too. A runner has one engine per
-model and sampler spec. The engines of a model share the memory of its groups in
-flight: an engine gets no more slots than the others leave.
+load. So does the length of slots, unless a kernel skips padding. A runner has
+one engine per model and sampler spec. The engines of a model share the memory
+of its groups in flight: an engine gets no more slots than the others leave.
 
 The completions of a request depend only on it and the weights, up to
 rounding: matrix products of other shapes round differently.
@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import itertools
+import math
 from typing import Any
 
 import jax
@@ -46,6 +47,8 @@ _PREFILL_MULTIPLE = 128  # Of padded lengths, for the kernels of accelerators.
 # Tokens of one prefill on a CPU. More are no faster, and 32,768 of that model
 # took 6 GiB.
 _MAX_CPU_PREFILL = 8192
+# Bound of the keys and values of prompts on a CPU, unless few slots hold more.
+_MAX_CPU_PROMPT_BYTES = 4 * 2**30
 # Smallest number of positions of a row. Each power of two is compiled, and TPUs
 # pad fewer positions to this number. With bfloat16 on a CPU, attention to the
 # others takes less time than the compilation of another program.
@@ -170,6 +173,13 @@ class Engine:
         (_MIN_ROWS_OF_BFLOAT16, _MIN_CAPACITY_OF_BFLOAT16)
         if sampled.is_on_cpu and sampled.dtype == 'bfloat16'
         else (_MIN_ROWS, _MIN_CAPACITY))
+    with jax.set_mesh(self._mesh):
+      self._skips_padding = model.skips_padding(
+          sampled.config, sampled.dtype, self._prompt_lengths[-1])
+    c = sampled.config
+    token_bytes = 4 * 2 * c.num_layers * c.num_kv_heads * c.head_dim
+    self._max_tokens = (  # Of the prompts in all slots.
+        _MAX_CPU_PROMPT_BYTES // token_bytes if sampled.is_on_cpu else math.inf)
     self._num_rows = 0  # Rows per shard.
     self._capacity = 0  # Positions per row.
     self._chunk: jax.Array | None = None
@@ -191,10 +201,10 @@ class Engine:
     if self._chunk is not None or not self.busy:
       return
     with jax.set_mesh(self._mesh):
-      self._resize_slots()
+      num_ready = self._resize_slots()
       if not self._held:
         return
-      admitted = self._admit()
+      admitted = self._admit(num_ready)
       candidate_of_row = self._resize_rows()
       for slot_ids in admitted:
         self._prefill(slot_ids)
@@ -245,22 +255,30 @@ class Engine:
   def _slots_per_shard(self) -> int:
     return len(self._held) // self._num_shards
 
-  def _resize_slots(self) -> None:
-    """Makes slots for running groups and as many waiting ones as fit."""
+  def _resize_slots(self) -> int:
+    """Makes slots for running groups and as many waiting ones as fit.
+
+    Returns the number of these waiting groups.
+    """
     num_slots_of = self._model.num_slots
     room = (
         self._sizes[-1] - sum(num_slots_of.values())
         + num_slots_of.get(id(self), 0))
     largest = max((size for size in self._sizes if size <= room), default=0)
     if not largest:
-      return
+      return 0
     held = np.array([x is not None for x in self._held], bool)
-    wanted = min(held.sum() + len(self._waiting), largest)
-    held = held.reshape(self._num_shards, -1)
-    fullest = held.sum(axis=1).max(initial=0) * self._num_shards
-    num_slots = next(
-        size for size in self._sizes if size >= max(wanted, fullest))
-    length = self._slot_length(num_slots - held.sum())
+    num_held, held = int(held.sum()), held.reshape(self._num_shards, -1)
+    fullest = int(held.sum(axis=1).max(initial=0)) * self._num_shards
+    max_ready = min(len(self._waiting), largest - num_held)
+    # At least one group, or the ones that run.
+    for num_ready in range(max_ready, -1 if num_held else 0, -1):
+      num_slots = next(
+          size for size in self._sizes
+          if size >= max(num_held + num_ready, fullest))
+      length = self._slot_length(num_ready)
+      if num_slots * length <= self._max_tokens:
+        break
     if self._slots is None:
       self._slots = programs.empty_slots(
           num_slots=num_slots, prompt_length=length, **self._static)
@@ -277,23 +295,24 @@ class Engine:
       self._slots = programs.move_slots(
           self._slots, self._put(order), prompt_length=length)
     num_slots_of[id(self)] = num_slots
+    return num_ready
 
-  def _slot_length(self, num_free: int) -> int:
-    """The length of prompts in slots, of which `num_free` will be filled.
+  def _slot_length(self, num_ready: int) -> int:
+    """The length of the prompts in slots, with the first waiting ones.
 
-    On accelerators, kernels skip padding, and one length needs fewer programs.
+    If a kernel skips padding, it is the longest, which needs fewer programs.
     """
-    if not self._model.is_on_cpu:
+    if self._skips_padding:
       return self._prompt_lengths[-1]
     held = [group.request for group in self._held if group is not None]
-    return max(map(self._bucket, held + self._waiting[:num_free]))
+    return max(map(self._bucket, held + self._waiting[:num_ready]))
 
   def _bucket(self, request: Request) -> int:
     return batching.bucket(
         len(request.prompt), self._prompt_lengths, 'prompt length')
 
-  def _admit(self) -> list[np.ndarray]:
-    """Moves requests from the queue into free slots.
+  def _admit(self, num_ready: int) -> list[np.ndarray]:
+    """Moves the first requests of the queue into free slots.
 
     Returns:
       The slots [N, B] int32 of each prefill, by shard. Padding is the number
@@ -304,25 +323,26 @@ class Engine:
         [slot for slot in range(num_slots)
          if self._held[shard * num_slots + slot] is None]
         for shard in range(self._num_shards)]
-    num_free = sum(map(len, free))
-    ready, self._waiting = self._waiting[:num_free], self._waiting[num_free:]
+    ready, self._waiting = self._waiting[:num_ready], self._waiting[num_ready:]
     admitted = []
     for length, same in itertools.groupby(
         sorted(ready, key=self._bucket), self._bucket):
-      max_prompts = num_slots
-      if self._model.is_on_cpu:
-        max_prompts = max(1, _MAX_CPU_PREFILL // length)
+      max_prompts = (
+          max(1, _MAX_CPU_PREFILL // length) if self._model.is_on_cpu
+          else num_slots)
       same = list(same)
       while same:
+        # The shards with most free slots come first.
+        shards = sorted(range(len(free)), key=lambda x: -len(free[x]))
         # Every shard prefills as many prompts; few numbers are compiled.
         num_prompts = prefill_size(min(
-            max(map(len, free)), -(-len(same) // self._num_shards),
+            len(free[shards[0]]), -(-len(same) // self._num_shards),
             max_prompts))
         slot_ids = np.full((self._num_shards, num_prompts), num_slots, np.int32)
         for column in range(num_prompts):
-          for shard, slots in enumerate(free):
-            if slots and same:
-              slot_ids[shard, column] = slot = slots.pop(0)
+          for shard in shards:
+            if free[shard] and same:
+              slot_ids[shard, column] = slot = free[shard].pop(0)
               self._held[shard * num_slots + slot] = _HeldGroup(
                   same.pop(0), tokens=[[] for _ in range(size)],
                   logprobs=[[] for _ in range(size)],

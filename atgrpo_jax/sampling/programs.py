@@ -167,7 +167,8 @@ def fill(
       jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
   filled = Slots(
       prefix=_prompts_of(
-          prefix, slots.prompt_length, slots.prefix.keys[0].dtype),
+          prefix, slots.prompt_length,
+          lambda x: x.astype(slots.prefix.keys[0].dtype)),
       lengths=jnp.zeros_like(prompt_lengths),
       last=jnp.broadcast_to(last, shape), running=jnp.ones(shape, bool),
       budgets=budgets,
@@ -275,7 +276,7 @@ def decode(
     slots = slots.replace(
         lengths=slots.lengths + state['index'], last=spread('last'),
         running=slots.running & spread('running'))
-    past = model.append(past, state['cache'], ages)
+    past = model.append_chunk(past, state['cache'], ages)
     chunk = jnp.concatenate([
         state['tokens'],
         jax.lax.bitcast_convert_type(state['logprobs'], jnp.int32),
@@ -298,18 +299,23 @@ def move_slots(
   number beyond the last one for a free slot.
   """
   num_slots = slots.running.shape[0] // len(order)
-  moved = jax.tree.map(
-      lambda x: mesh_lib.gather_per_shard(x, order),
-      slots.replace(prefix=_prompts_of(slots.prefix, prompt_length)))
+  gather = functools.partial(mesh_lib.gather_per_shard, at=order)
+  prefix = _prompts_of(slots.prefix, prompt_length, gather)
+  moved = jax.tree.map(gather, slots.replace(prefix=prefix.lengths))
+  moved = moved.replace(prefix=prefix.replace(lengths=moved.prefix))
   return _constrain(moved.replace(
       running=moved.running & (order < num_slots).reshape(-1, 1)))
 
 
-def _prompts_of(prefix, length, dtype=None):
-  """Prompts as a `PromptCache` with an array per layer and `length`."""
+def _prompts_of(prefix, length, change=lambda x: x):
+  """Prompts with an array per layer and `length`, each after `change`."""
+  def changed(axis, x):
+    # Never larger than needed while it changes.
+    x = _resized(x, min(length, x.shape[axis]), axis)
+    return _resized(change(x), length, axis)
+
   cache = model.along_positions(
-      lambda axis, x: _resized(x.astype(dtype or x.dtype), length, axis),
-      model.RowCache(tuple(prefix.keys), tuple(prefix.values)))
+      changed, model.RowCache(tuple(prefix.keys), tuple(prefix.values)))
   return model.PromptCache(cache.keys, cache.values, prefix.lengths)
 
 

@@ -140,6 +140,15 @@ def test_ragged_attention_counts_its_capacity():
       + 4 * queries * (width + 2))
 
 
+def test_a_kernel_without_products_counts_nothing():
+  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
+  assert costs.count_work(
+      jax.jit(functools.partial(kernels.append_on_tpu, -1)).trace(
+          spec((8, 2, 128, 4096)), spec((8, 2, 128, 16)),
+          jax.ShapeDtypeStruct((8,), jnp.int32)).jaxpr,
+      while_length=1) == (0, 0)
+
+
 @pytest.mark.parametrize('name, num_products', [
     ('dot_product_attention_fwd_wrapper', 2),
     ('dot_product_attention_bwd_wrapper', 5)])

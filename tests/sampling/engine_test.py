@@ -180,9 +180,9 @@ def test_rows_that_move_keep_their_adapter(params):
     assert num_different(found[adapter::2], alone) <= 1
 
 
-@pytest.mark.parametrize('is_on_cpu', [True, False])
+@pytest.mark.parametrize('skips_padding', [False, True])
 def test_prompts_of_all_lengths_are_decoded_together(
-    params, is_on_cpu, monkeypatch):
+    params, skips_padding, monkeypatch):
   """The estimate of `fit` holds."""
   decode, lengths = programs.decode, set()
 
@@ -191,7 +191,7 @@ def test_prompts_of_all_lengths_are_decoded_together(
     return decode(params, slots, past, *args, **kwargs)
 
   monkeypatch.setattr(programs, 'decode', record)
-  monkeypatch.setattr(engine_lib.SampledModel, 'is_on_cpu', is_on_cpu)
+  monkeypatch.setattr(model, 'skips_padding', lambda *_: skips_padding)
   shapes = fit.Shapes(256, 128, SPEC.group_size, 1, (2, 4, 8))
   learner = fit.Learner(CONFIG, 'none', itemsize=4)
   limit = shapes.groups[-1] * shapes.group_tokens * learner.kv_bytes
@@ -209,7 +209,7 @@ def test_prompts_of_all_lengths_are_decoded_together(
         (engine._slots.prefix, engine._past))))
     found += engine.collect()
   assert 0.6 * limit < held < 1.05 * limit
-  assert lengths == ({7, 64, 256} if is_on_cpu else {256})
+  assert lengths == ({256} if skips_padding else {7, 64, 256})
   found.sort(key=lambda group: group.request.tag)
   for i, length in enumerate((7, 64, 256)):
     same = slice(8 * i, 8 * i + 8)
@@ -217,8 +217,28 @@ def test_prompts_of_all_lengths_are_decoded_together(
     assert num_different(found[same], alone) <= 1
 
 
+def test_a_long_prompt_waits_for_memory_on_a_cpu(params, monkeypatch):
+  token_bytes = 8 * CONFIG.num_layers * CONFIG.num_kv_heads * CONFIG.head_dim
+  # Eight slots of 64 tokens, or two of 256.
+  monkeypatch.setattr(
+      engine_lib, '_MAX_CPU_PROMPT_BYTES', 2 * 256 * token_bytes)
+  prompts = tiny.ids(9, 200)
+  engine = make_engine(params, (2, 8), (64, 256), stop_ids=NEVER)
+  for i in range(9):
+    engine.add(engine_lib.Request(
+        i, prompts[i, :200 if i == 4 else 60], (2, i), 16))
+  shapes = []
+  while engine.busy:
+    engine.dispatch()
+    shapes.append((len(engine._held), engine._slots.prompt_length))
+    engine.collect()
+  # The first four, then the long one and its successor, then the others.
+  assert shapes == [(8, 64), (2, 256), (8, 64)]
+
+
 def test_engines_of_a_model_share_its_slots(params, sampled):
-  shared = make_engine(params)._model
+  shared = engine_lib.SampledModel(
+      params, CONFIG, SPEC.dtype, scripted.one_device())
   engines = [
       engine_lib.Engine(
           shared, spec=SPEC, num_slots=(2, 4, 8), prompt_lengths=(7,))

@@ -49,9 +49,9 @@ def _score(
       completion_lengths=np.full(
           completions.shape[:2], completions.shape[2], np.int32),
       behavior_logprobs=np.zeros(completions.shape, np.float32),
-      advantages=np.zeros(completions.shape[:2], np.float32))
-  spec = specs.learner(
-      loss=None, temperature=temperature, dtype=dtype)
+      advantages=np.zeros(completions.shape[:2], np.float32),
+      temperature=temperature)
+  spec = specs.learner(loss=None, dtype=dtype)
   return np.asarray(gradients.score(
       params, batch, config=tiny.CONFIG, spec=spec))
 
