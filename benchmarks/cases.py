@@ -125,23 +125,25 @@ def scaling() -> Iterator[Case]:
 
 
 def _sample(
-    name, config, load, dtype='float32', devices=(),
-    chunk=engine.CHUNK) -> Case:
+    name, config, load, dtype='float32', devices=(), chunk=engine.CHUNK,
+    lora=None) -> Case:
   return Case(
       name, lambda: ours.Sampling(
-          ours.sampled_model(config, dtype, devices), load, chunk), {
+          ours.sampled_model(config, dtype, devices, lora), load, chunk), {
               'tokens': load.completion_tokens,
               **workload.sampling_work(config, load, dtype=dtype)},
       workload.request('sample', [load], config, dtype))
 
 
 def _decode(
-    config, load, dtype='float32', devices=(), chunk=engine.CHUNK) -> Case:
-  whole = _sample('', config, load, dtype, devices, chunk)
+    config, load, dtype='float32', devices=(), chunk=engine.CHUNK,
+    lora=None) -> Case:
+  whole = _sample('', config, load, dtype, devices, chunk, lora)
   new = load.new_tokens - chunk
   return Case(
       f'decoding alone, the last {new} tokens of {load}' + (
-          f', chunks of {chunk}' if chunk != engine.CHUNK else ''),
+          f', chunks of {chunk}' if chunk != engine.CHUNK else '') + (
+              ', with an adapter' if lora else ''),
       lambda: whole.make().decode, {
           'tokens': load.num_prompts * load.group_size * new,
           **workload.sampling_work(config, load, chunk, dtype)})
@@ -162,7 +164,7 @@ def _update(
   def make():
     trained = ours.Step(
         config, load, 1, _MAGRPO if lora else _GRPO, dtype, devices, lora)
-    return functools.partial(trained.update, trained.rollout())
+    return functools.partial(trained.update, trained.made_up_groups())
 
   work = {} if lora else workload.update_work(config, load)
   return Case(
@@ -202,22 +204,24 @@ def _with_percentages(case: Case) -> Case:
 def errors() -> Iterator[Check]:
   """Errors of kernels, and of sampled log-probabilities."""
   for dtype in ('bfloat16', 'float32'):
-    for work, prefix_length in (
-        ('prefill', 0), ('learner', _pick(512, cpu=16))):
-      yield Check(f'kernel of {work}, {dtype}', functools.partial(
-          kernel_errors, prefix_length, dtype))
+    for length in _pick((512, 8192), cpu=(16,)):
+      for work, prefix_length in (('prefill', 0), ('learner', length)):
+        yield Check(
+            f'kernel of {work}, {length} tokens, {dtype}', functools.partial(
+                kernel_errors, length, prefix_length, dtype))
     yield Check(f'log-probabilities, {dtype}', lambda dtype=dtype: ours.Step(
         _qwen3('0.6b'), _learner_load(), 1, _GRPO, dtype,
         jax.devices()[:1]).mismatch())
 
 
-def kernel_errors(prefix_length: int, dtype: str) -> dict[str, float]:
+def kernel_errors(
+    length: int, prefix_length: int, dtype: str) -> dict[str, float]:
   """Largest errors, relative to the largest number of float32 attention.
 
   Those of plain attention are due to rounding. There is no 'kernel' if the
   device uses plain attention.
   """
-  config, length = _qwen3('0.6b'), _pick(512, cpu=16)
+  config = _qwen3('0.6b')
   heads, width = config.num_kv_heads, config.head_dim
   candidates = 4 if prefix_length else 1
   rng = np.random.default_rng(0)
@@ -267,6 +271,14 @@ def kernel_errors(prefix_length: int, dtype: str) -> dict[str, float]:
 def decode(size: str) -> Iterator[Case]:
   """Sampling of batches, and decoding alone."""
   setting = 'bfloat16', jax.devices()[:1]
+  if size == '8b':
+    for rows in _pick((8, 64, 256), cpu=(8,)):
+      load = workload.Load(
+          rows // _GROUP_SIZE, _GROUP_SIZE, *_pick((4096, 128), cpu=(16, 24)))
+      for lora in None, _ADAPTER:
+        yield _with_percentages(
+            _decode(_qwen3(size), load, *setting, lora=lora))
+    return
   for prompt in _pick((64, 2048), cpu=(16,)):
     for batch in _pick((8, 64, 512, 2048), cpu=(8, 16)):
       load = workload.Load(
@@ -282,8 +294,17 @@ def decode(size: str) -> Iterator[Case]:
 
 
 def compute(size: str) -> Iterator[Case]:
-  """Prefill and gradient on one device, and a step on all."""
+  """Prefill and gradient on one device, and a step on all.
+
+  With 8B, the gradients of adapters.
+  """
   config, load, devices = _qwen3(size), _learner_load(), jax.devices()[:1]
+  if size == '8b':
+    for length in _pick((4096, 8192), cpu=(16,)):
+      yield _update(
+          'gradient of an adapter', config,
+          workload.Load(1, 4, length, length), 'bfloat16', devices, _ADAPTER)
+    return
   prompts = _pick(workload.Load(8, 1, 2048, 0), cpu=workload.Load(2, 1, 32, 0))
   # `forward_flops` leaves the last token of a prompt to its completions.
   flops = workload.forward_flops(config, dataclasses.replace(
@@ -332,7 +353,7 @@ def _train(config: ml_collections.ConfigDict) -> dict[str, float]:
 ACCELERATOR = {
     'errors': errors,
     **{f'{make.__name__}_{size}': functools.partial(make, size)
-       for size in ('0.6b', '1.7b') for make in (decode, compute)},
+       for size in ('8b', '0.6b') for make in (decode, compute)},
     'quickstart': quickstart}
 # Name -> function that makes its cases.
 BENCHMARKS = {

@@ -78,10 +78,13 @@ def make_models(
 
 def sampled_model(
     config: model.ModelConfig, dtype: str = 'float32',
-    devices: Sequence[jax.Device] = ()) -> engine_lib.SampledModel:
-  """A random model in the sampler."""
+    devices: Sequence[jax.Device] = (),
+    lora: model.LoraSpec | None = None) -> engine_lib.SampledModel:
+  """A random model in the sampler, perhaps with an adapter."""
   (params, mesh), = make_models(config, 1, dtype, devices)
-  return engine_lib.SampledModel(params, config, dtype, mesh)
+  adapters = lora and model.stack(
+      [model.init_lora(jax.random.key(0), config, lora)], [lora.scale])
+  return engine_lib.SampledModel(params, config, dtype, mesh, adapters)
 
 
 class Sampling:
@@ -265,6 +268,19 @@ class Step:
     assert runner.usage.completion_tokens == (
         len(self._policies) * self._load.completion_tokens)
     return list(tree_lib.groups_of(trees))
+
+  def made_up_groups(self) -> list[types.Group]:
+    """Groups of random tokens with advantages, for all agents."""
+    rng, load = np.random.default_rng(0), self._load
+    return [
+        types.Group(
+            types.GroupKey(task['task_id'], name, 0, 0), name,
+            Ids().encode_prompt([{'content': task['text']}]), tuple(
+                types.Candidate(
+                    rng.integers(3, policy.config.vocab_size, load.new_tokens),
+                    np.zeros(load.new_tokens, np.float32),
+                    advantage=(-1.0)**i) for i in range(load.group_size)))
+        for name, policy in self._policies.items() for task in self._tasks]
 
   def _sampled(self, policy: policy_lib.Policy) -> engine_lib.SampledModel:
     params, adapters = self._states[policy.name].params, None

@@ -39,18 +39,18 @@ def test_wrong_kernel_has_a_large_error(monkeypatch):
     return 1.1 * attention.attend(q, k, v, mask, *prefix)
 
   monkeypatch.setattr(kernels, 'find', lambda q, prefix_length: wrong)
-  assert cases.kernel_errors(16, 'float32') == pytest.approx({
+  assert cases.kernel_errors(16, 16, 'float32') == pytest.approx({
       'plain forward error': 0, 'plain gradient error': 0,
       'kernel forward error': 0.1, 'kernel gradient error': 0.21}, abs=1e-5)
   monkeypatch.undo()
-  found = cases.kernel_errors(0, 'bfloat16')
+  found = cases.kernel_errors(16, 0, 'bfloat16')
   assert 0 < found['plain forward error'] < 0.02
 
 
 def test_rates_are_relative_to_the_chip(monkeypatch):
   chip = fit.GPUS['h100']
   monkeypatch.setattr(fit, 'published_chip', lambda device: chip)
-  _, decoding, *_ = cases.BENCHMARKS['decode_1.7b']()
+  _, decoding, *_ = cases.BENCHMARKS['decode_0.6b']()
   prefill, *_ = cases.BENCHMARKS['compute_0.6b']()
   counts = decoding.counts
   assert counts['% of bandwidth'] == pytest.approx(counts['GB'] / 33.5)

@@ -61,7 +61,7 @@ def test_lower_bounds_by_hand():
 
 @pytest.mark.parametrize('name', [
     *(name for name in cases.BENCHMARKS if name not in cases.ACCELERATOR),
-    'compute_0.6b'])
+    'compute_0.6b', 'decode_8b', 'compute_8b'])
 def test_every_benchmark_writes_a_result(name, tmp_path, capsys):
   assert run.main([name, '--repeats', '2', '--out', str(tmp_path)]) == 0
   result = json.loads((tmp_path / f'{name}.json').read_text())
