@@ -76,7 +76,7 @@ def test_loss_is_the_mean_over_all_candidates(experiment, groups, caplog):
 
 
 def test_kl_penalty_applies_to_groups_with_zero_advantage(
-    experiment, groups, echo_folder):
+    experiment, groups, caplog, echo_folder):
   penalised = echo.experiment(
       echo_folder, **{'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 0.5})
   reference = penalised.policies['shared'].load_params('float32')
@@ -93,6 +93,13 @@ def test_kl_penalty_applies_to_groups_with_zero_advantage(
   assert metrics['tokens'] == _tokens(groups)
   assert metrics['groups_zero_advantage'] == 32
   assert state.num_updates == 1 and metrics['grad_norm'] > 1e-4
+  assert not caplog.messages
+
+  # The surrogate is rounded away.
+  penalised = echo.experiment(
+      echo_folder, **{'loss.kl_estimator': 'k3', 'loss.kl_coefficient': 1e30})
+  _, metrics = _update(penalised, groups, reference)
+  assert not metrics['grad_norm'] and 'gradient is zero' in caplog.text
 
 
 def test_invalid_candidates_have_no_gradient(experiment, groups):
