@@ -9,6 +9,7 @@ contract is an error that names the function, the role, the turn and the task.
 """
 
 from collections.abc import Callable, Iterator
+import functools
 import json
 import pathlib
 import random
@@ -38,12 +39,14 @@ def play(
     make_reply = _reply_function(replies)
     for task in settings.load_tasks(
         config, config.dataset.train)[:num_tasks]:
-      _play_task(workers, environment, task, make_reply)
+      _play_task(
+          workers, environment, task, make_reply, section.step_seconds)
 
 
 def _play_task(
     workers: workers_lib.Workers, environment: env_api.Environment,
-    task: env_api.Task, make_reply: Callable[[str], str]) -> None:
+    task: env_api.Task, make_reply: Callable[[str], str],
+    seconds: float) -> None:
   task_id = task['task_id']
   print(f'==== task {task_id}')
   state = contract.check_start(environment, task)
@@ -52,14 +55,16 @@ def _play_task(
     turn, actions = position.turn, {}
     for role in environment.phases[position.phase]:
       messages = contract.observe(
-          environment, state, role, task_id=task_id, turn=turn)
+          environment, state, role, task_id=task_id, turn=turn,
+          seconds=seconds)
       print(f'---- prompt of {role!r} in turn {turn + 1}')
       for message in messages:
         print(f'[{message["role"]}] {env_api.text_of(message)}')
       actions[role] = make_reply(env_api.text_of(messages[-1]))
       print(f'---- reply of {role!r}\n{actions[role]}')
-    step, = workers.submit(contract.step_all, environment, [
-        contract.StepRequest(state, actions, task_id, turn)]).result()
+    step, = workers.submit(
+        functools.partial(contract.step_all, seconds=seconds), environment,
+        [contract.StepRequest(state, actions, task_id, turn)]).result()
     _print_step(step)
     if step.done:
       return

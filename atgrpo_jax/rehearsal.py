@@ -58,7 +58,8 @@ def check(
       buckets=experiment.buckets,
       max_new_tokens=config.rollout.max_new_tokens, temperature=1.0,
       seed=config.seed, train_step=0, executor=experiment.executor,
-      alpha=experiment.rollout.alpha)
+      alpha=experiment.rollout.alpha,
+      step_seconds=config.environment.step_seconds)
   rollout = dataclasses.replace(experiment.rollout, group_size=2)
   # Another task may work.
   with contextlib.suppress(errors.InfrastructureError):
@@ -100,6 +101,8 @@ class _Rehearsal(runner_lib.EpisodeRunner):
 
 class _Replies:
   """Stands in for an engine: the replies are random tokens, the first none."""
+
+  num_decoded = num_at_work = 0
 
   def __init__(self, tokenizer, group_size):
     self._tokenizer, self._group_size = tokenizer, group_size

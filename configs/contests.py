@@ -53,7 +53,9 @@ def get_config(arg: str = ''):
   arg.data = arg.data or {
       'nano': 'recipes', '8b': 'code_contests',
       'coder-0.5b': 'humaneval_calls'}.get(arg.size, 'apps')
-  common.check_choices(arg, data=_SPLITS, system=common.SYSTEMS)
+  common.check_choices(
+      arg, data=_SPLITS,
+      system=[x for x in common.SYSTEMS if x != 'sa_tool_at_grpo'])
   if (arg.size == 'nano') != (arg.data == 'recipes'):
     raise ValueError(
         f"size={arg.size!r} and data={arg.data!r}: expected 'recipes' for "

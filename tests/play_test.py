@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import sys
+import time
 
 import pytest
 
@@ -65,3 +66,18 @@ def test_a_broken_contract_names_role_turn_and_task(monkeypatch):
   with pytest.raises(errors.UserError, match=(
       "done=False for role 'second' in turn 1 of task 'echo/train/0'")):
     play.play(echo.get_config(), play.RANDOM, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slow(echo.Echo):
+
+  def step(self, state, actions):
+    time.sleep(60)
+
+
+def test_a_slow_step_ends_its_episode(monkeypatch, capsys):
+  monkeypatch.setattr(settings, 'make_environment', lambda *_: Slow(1))
+  config = echo.get_config()
+  config.environment.step_seconds = 0.1
+  play.play(config, play.EMPTY, 1)
+  assert 'local reward 0, timeout' in capsys.readouterr().out
