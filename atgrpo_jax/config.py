@@ -98,7 +98,7 @@ def check_run(config: ml_collections.ConfigDict) -> None:
   for section, spec, *others in (
       ('optimizer', policy_lib.OptimizerSpec), ('loss', losses.LossSpec),
       ('lora', model.LoraSpec, 'folder'),
-      ('buckets', batching.Buckets)):
+      ('buckets', batching.Buckets, 'rows')):
     expected = {*others} | {
         field.name for field in dataclasses.fields(spec)
         if field.default is dataclasses.MISSING}
@@ -278,10 +278,10 @@ def choose_mesh(
     chip: fit.Chip | None) -> ml_collections.ConfigDict:
   """Returns a config whose mesh fits the devices.
 
-  Chooses `mesh.fsdp` and `mesh.tensor` if they are 0, prints the choice, and
-  drops the sizes of `buckets.groups` that do not fit. CPU devices (`chip` is
-  None) share the memory of the host, so these sizes become 1. Raises
-  fit.DoesNotFit if no mesh fits.
+  Chooses `mesh.fsdp`, `mesh.tensor` and `buckets.rows` where they are 0, prints
+  the choice, and drops the sizes of `buckets.groups` that do not fit. CPU
+  devices (`chip` is None) share the memory of the host, so the mesh becomes 1.
+  Raises fit.DoesNotFit if no mesh fits.
   """
   if config.mesh.fsdp and config.mesh.tensor:
     return config
@@ -295,11 +295,12 @@ def choose_mesh(
           config.buckets.prompt[-1],
           engine.row_capacity(config.buckets.completion[-1]),
           config.rollout.group_size, config.buckets.microbatch_tokens,
-          config.buckets.groups),
+          config.buckets.groups, config.buckets.rows),
       chip, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
   config.mesh.update(fsdp=chosen.fsdp, tensor=chosen.tensor)
   config.buckets.groups = tuple(
       size for size in config.buckets.groups if size <= chosen.num_groups)
+  config.buckets.rows = chosen.num_rows
   print(chosen.describe())
   return config
 

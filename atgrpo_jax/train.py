@@ -162,6 +162,7 @@ def _train(
       with clock.part('records'):
         values = tree_lib.metrics(trees) | {
             f'budget/{name}': count for name, count in usage.counts().items()}
+        values['rows_at_work'] = usage.rows_at_work
         if step % config.train.groups_every == 0 or is_last:
           tree_lib.write(
               tree_lib.groups_path(workdir, step), trees,

@@ -265,8 +265,15 @@ def _sampler_calls(config, policy, params, adapters):
   """The programs of a full engine."""
   mesh, num_shards = policy.mesh, mesh_lib.num_data_shards(policy.mesh)
   group_size, length = config.rollout.group_size, config.buckets.prompt[-1]
-  num_slots = buckets_of(config, mesh).groups[-1]
-  num_rows = num_slots * group_size
+  buckets = buckets_of(config, mesh)
+  num_slots = buckets.groups[-1]
+  num_rows = -(-buckets.rows // num_shards) * num_shards
+  candidate_of_row = None
+  if 0 < num_rows < num_slots * group_size:
+    candidate_of_row = _row_shapes(mesh)(
+        (num_shards, num_rows // num_shards), 'int32')
+  else:
+    num_rows = num_slots * group_size
   capacity = engine.row_capacity(config.rollout.max_new_tokens)
   static = {'config': policy.config, 'spec': programs.SamplerSpec(
       group_size=group_size, temperature=config.rollout.temperature,
@@ -304,7 +311,7 @@ def _sampler_calls(config, policy, params, adapters):
       {'adapters': adapters, **static})
   yield AbstractCall(
       'decode', programs.decode, num_bytes(adapters), num_rows * engine.CHUNK,
-      (prepared, slots, past, None),
+      (prepared, slots, past, candidate_of_row),
       {'adapters': adapters, 'num_tokens': engine.CHUNK, **static})
   yield AbstractCall(
       'more capacity', programs.move_rows, -num_bytes((prepared, slots)), 0,

@@ -16,6 +16,7 @@ idle slots are not included.
 
 from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any
 
 import ml_collections
@@ -144,18 +145,24 @@ def _policy_seconds(run, pool, policy, chip):
     return num_calls * program.seconds(chip, c.collective_latency)[0]
 
   # The compiled program reads the keys and values of the largest shapes.
-  occupied = prompt + group_size * completion / 2
-  largest = config.buckets.prompt[-1] + group_size * rollout.max_new_tokens
+  num_rows = min(
+      config.buckets.rows or math.inf, pool.num_slots * group_size)
+  tokens = pool.num_slots * prompt + num_rows * completion / 2
+  largest = (
+      pool.num_slots * config.buckets.prompt[-1]
+      + num_rows * rollout.max_new_tokens)
   decode = dataclasses.replace(programs['decode'], traffic=(
       programs['decode'].traffic
-      - (1 - occupied / largest) * engine.CHUNK * pool.cache))
+      - (1 - tokens / largest) * engine.CHUNK * pool.cache))
   # The turns of a task, and the roles of a turn, are sequential.
   rounds = max(num_groups / pool.num_slots, max_turns * num_roles)
+  num_tokens = max(
+      rounds * longest, num_groups * group_size * completion / num_rows)
   prefill = programs['prefill']
   total = (
       seconds(programs['prepare'], 1)
       + seconds(prefill, num_groups * padded_prompt / prefill.num_tokens)
-      + seconds(decode, rounds * longest / engine.CHUNK))
+      + seconds(decode, num_tokens / engine.CHUNK))
   if gradient := programs.get('gradient'):
     padded = num_groups * min(padded_group, halves)
     total += seconds(gradient, padded / gradient.num_tokens)

@@ -6,7 +6,8 @@ compiler instead. The rule:
   tensor   4 if reading a quarter of the parameters for each token saves more
            time than the collectives between 4 devices take, otherwise 1
   groups   the largest number of concurrent groups that fits with any `fsdp`
-  fsdp     the smallest size with which these groups fit
+  rows     one for each candidate of these groups if they fit, or else for half
+  fsdp     the smallest size with which these groups and rows fit
 
 A run fits if it needs at most 92 % of a device's memory by the estimate in
 `choose`. Compared with the TPU compiler, that estimate was at most 0.9 GiB too
@@ -144,10 +145,18 @@ class Shapes:
   group_size: int
   microbatch_tokens: int  # On each shard.
   groups: Sequence[int]  # Possible numbers of concurrent groups, ascending.
+  rows: int = 0  # Completions that are sampled together; 0 to choose.
 
   @property
   def group_tokens(self) -> int:
     return self.prompt + self.group_size * self.completion
+
+  def possible_rows(self, num_groups: int) -> list[int]:
+    """Numbers of rows for these groups; the best is first."""
+    num_candidates = num_groups * self.group_size
+    if self.rows:
+      return [min(self.rows, num_candidates)]
+    return [num_candidates, -(-num_candidates // 2)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,13 +166,14 @@ class Fit:
   fsdp: int
   tensor: int
   num_groups: int  # Concurrent groups.
+  num_rows: int  # Their completions that are sampled together.
   num_bytes: float  # While rollouts are sampled or a gradient is computed.
 
   def describe(self) -> str:
     return (
         f'mesh.fsdp={self.fsdp}, mesh.tensor={self.tensor} and '
-        f'{self.num_groups} concurrent groups need about '
-        f'{self.num_bytes / _GIB:.1f} GiB per device')
+        f'{self.num_groups} concurrent groups with {self.num_rows} completions '
+        f'need about {self.num_bytes / _GIB:.1f} GiB per device')
 
 
 def choose(
@@ -184,10 +194,11 @@ def choose(
   sizes = [fsdp] if fsdp else [
       size for size in range(1, per_tensor + 1) if per_tensor % size == 0]
   for num_groups in reversed(shapes.groups):
-    for size in sizes:
-      fit = estimate(pools, shapes, size, tensor, num_groups)
-      if fit.num_bytes <= _MAX_MEMORY_RATIO * chip.memory:
-        return fit
+    for num_rows in shapes.possible_rows(num_groups):
+      for size in sizes:
+        fit = estimate(pools, shapes, size, tensor, num_groups, num_rows)
+        if fit.num_bytes <= _MAX_MEMORY_RATIO * chip.memory:
+          return fit
   raise DoesNotFit(
       f'The run does not fit: {fit.describe()}, but a device has '
       f'{chip.memory / _GIB:.2f} GiB, of which {_MAX_MEMORY_RATIO:.0%} may be '
@@ -218,7 +229,7 @@ def _preferred_tensor(learners: Sequence[Learner], chip: Chip) -> int:
 
 def estimate(
     pools: Sequence[Pool], shapes: Shapes, fsdp: int, tensor: int,
-    num_groups: int) -> Fit:
+    num_groups: int, num_rows: int) -> Fit:
   """The memory that a mesh needs on a device of the fullest pool.
 
   State, keys and values are exact. Intermediate results are those of the
@@ -226,13 +237,17 @@ def estimate(
   """
   num_bytes = 0.0
   for pool in pools:
-    groups_per_shard = -(-num_groups // (pool.num_devices // tensor))
+    num_shards = pool.num_devices // tensor
+    groups_per_shard = -(-num_groups // num_shards)
+    rows_per_shard = -(-num_rows // num_shards)
+    tokens = (
+        groups_per_shard * shapes.prompt + rows_per_shard * shapes.completion)
     sampled = [learner for learner in pool.learners if learner.is_sampled]
     state = sum(learner.state_bytes for learner in pool.learners) / (
         fsdp * tensor)
     decoding = sum(
         learner.itemsize * count_params(learner.dimensions)
-        + groups_per_shard * shapes.group_tokens * learner.kv_bytes
+        + tokens * learner.kv_bytes
         for learner in sampled) / tensor
     sampling = decoding + max((
         _prefill_bytes(learner, groups_per_shard * shapes.prompt, tensor)
@@ -241,7 +256,7 @@ def estimate(
         _gradient_bytes(learner, shapes, fsdp, tensor)
         for learner in pool.learners)
     num_bytes = max(num_bytes, state + max(sampling, learning))
-  return Fit(fsdp, tensor, num_groups, num_bytes)
+  return Fit(fsdp, tensor, num_groups, num_rows, num_bytes)
 
 
 def _prefill_bytes(learner, num_tokens, tensor):

@@ -22,6 +22,7 @@ class Buckets:
   # Tokens of a learner microbatch on each shard, with padding. A larger group
   # forms a microbatch alone.
   microbatch_tokens: int
+  rows: int = 0  # Completions that are sampled together; 0 for all of P groups.
   num_shards: int = 1  # Shards that the mesh splits the groups into.
 
   def __post_init__(self):
@@ -29,6 +30,7 @@ class Buckets:
       errors.check_sizes(f'buckets.{name}', getattr(self, name))
     errors.check_number(
         'buckets.microbatch_tokens', self.microbatch_tokens, min_value=1)
+    errors.check_number('buckets.rows', self.rows, min_value=0)
 
   def on(self, num_shards: int) -> 'Buckets':
     """The shapes on a mesh that splits the groups into `num_shards`."""

@@ -51,7 +51,7 @@ class CompletionCache:
 
 @struct.dataclass
 class Rows:
-  """The candidate in each row; only unfinished candidates have a row.
+  """The candidate in each row; others have finished or wait for a row.
 
   Each of the N shards of a mesh has R rows for the candidates of its groups.
   """
@@ -66,7 +66,7 @@ class Rows:
   def of(
       cls, candidate_of_row: jax.Array | None, num_groups: int,
       group_size: int) -> 'Rows':
-    """Rows with these candidates; free rows hold any finished candidate."""
+    """Rows with these candidates; free rows hold any finished one."""
     if candidate_of_row is None:
       return cls(group_size, None, None)
     num_shards, num_rows = candidate_of_row.shape
@@ -76,6 +76,16 @@ class Rows:
     return cls(
         group_size, candidate_of_row, row_of_candidate.reshape(num_shards, -1))
 
+  @property
+  def have(self) -> jax.Array:
+    """Which candidates have a row, [P, G] bool."""
+    if self.candidate_of_row is None:
+      return jnp.bool_(True)
+    candidates = jnp.zeros(self.row_of_candidate.size, bool)
+    return mesh_lib.scatter_per_shard(
+        candidates, self.candidate_of_row,
+        jnp.ones(self.candidate_of_row.size, bool)).reshape(-1, self.group_size)
+
   def take(self, x: jax.Array) -> jax.Array:
     """[P * G, ...] -> [N * R, ...]"""
     if self.candidate_of_row is None:
@@ -83,7 +93,7 @@ class Rows:
     return mesh_lib.gather_per_shard(x, self.candidate_of_row)
 
   def spread(self, y: jax.Array) -> jax.Array:
-    """[N * R, ...] -> [P * G, ...]; arbitrary for finished candidates."""
+    """[N * R, ...] -> [P * G, ...]; arbitrary for candidates without a row."""
     if self.row_of_candidate is None:
       return y
     return mesh_lib.gather_per_shard(y, self.row_of_candidate)

@@ -75,14 +75,15 @@ class Usage:
   environment_steps: int = 0  # Requested; equal ones are computed once.
   program_runs: int = 0
   infrastructure_failures: int = 0
+  # Of all rows in all decoded chunks, those with an unfinished completion.
+  rows_at_work: float = 0.0
   sample_seconds: float = 0.0  # Host time for dispatching and waiting.
   environment_seconds: float = 0.0  # Host time waiting for environments.
 
   def counts(self) -> dict[str, int]:
-    """Everything except the seconds."""
     return {
-        name: count for name, count in dataclasses.asdict(self).items()
-        if not name.endswith('_seconds')}
+        name: value for name, value in dataclasses.asdict(self).items()
+        if isinstance(value, int)}
 
 
 @dataclasses.dataclass
@@ -304,6 +305,9 @@ class EpisodeRunner:
         self.usage.model_calls += len(sampled.completions)
         self.usage.cut_completions += sum(
             self.is_cut(role, ids) for ids in sampled.completions)
+    engines = self._engines.values()
+    self.usage.rows_at_work = sum(x.num_at_work for x in engines) / max(
+        1, sum(x.num_decoded for x in engines))
     self.usage.sample_seconds += time.perf_counter() - start
 
   def _start_steps(self) -> list[futures.Future | workers_lib.StepBatch | None]:
@@ -382,7 +386,7 @@ class EpisodeRunner:
       buckets = self.buckets.on(mesh_lib.num_data_shards(sampled.mesh))
       self._engines[sampled, spec] = engine_lib.Engine(
           sampled, spec=spec, prompt_lengths=buckets.prompt,
-          num_slots=buckets.groups)
+          num_slots=buckets.groups, num_rows=buckets.rows)
     return self._engines[sampled, spec]
 
 

@@ -1,18 +1,19 @@
 """Continuous batching whose unit is the group.
 
 A slot holds the keys and values of a prompt. A row holds the keys and values of
-the completion of one unfinished candidate. Prompts wait until a slot is free.
-All slots are decoded together, a chunk of tokens at a time. After each chunk,
-finished groups leave and waiting groups take their slots. Attention to a prompt
-is computed for all G candidates of its group, even for finished ones. Finished
-candidates lose their rows if fewer rows then suffice. Each of the N shards of
-the mesh has separate slots and rows. Arrays [N, C] hold a value for each of the
-C candidates of each shard.
+the completion of one unfinished candidate. Prompts wait until a slot is free,
+and candidates until a row is free; the oldest groups come first. All rows are
+decoded together, a chunk of tokens at a time. After each chunk, finished
+candidates leave their rows and finished groups their slots. Attention to a
+prompt is computed for all G candidates of its group, even for finished ones.
+Each of the N shards of the mesh has separate slots and rows. Arrays [N, C] hold
+a value for each of the C candidates of each shard.
 
 The numbers of slots and rows, and the length of rows, grow and shrink with the
 load. So does the length of slots, unless a kernel skips padding. A runner has
 one engine per model and sampler spec. The engines of a model share the memory
-of its groups in flight: an engine gets no more slots than the others leave.
+of its groups in flight: an engine gets no more slots and rows than the others
+leave.
 
 The completions of a request depend only on it and the weights, up to
 rounding: matrix products of other shapes round differently.
@@ -40,6 +41,9 @@ NO_ROW = -1  # For a candidate without a row.
 # Smallest number of rows. Fewer would save little, and XLA's CPU backend rounds
 # products of fewer rows differently.
 _MIN_ROWS = 64
+# On accelerators, fewer rows save no time: reading the weights takes longer
+# than the products, and each number of rows is compiled.
+_MIN_ROWS_ON_ACCELERATORS = 256
 # In bfloat16, a CPU needs less time for fewer rows: a token of
 # Qwen2.5-Coder-0.5B took 190 ms with 32 rows and 107 ms with 8.
 _MIN_ROWS_OF_BFLOAT16 = 8
@@ -87,7 +91,8 @@ class _HeldGroup:
   logprobs: list[list[np.ndarray]]
   running: np.ndarray  # [G] bool
   rows: np.ndarray  # [G] int32, rows of its shard or `NO_ROW`
-  age: int = 0  # Tokens of its longest candidate.
+  lengths: np.ndarray  # [G] int32, tokens of each candidate
+  number: np.ndarray  # [G] int32, of the group in the order of admission
 
   def end_early(self, candidate: int, num_new: int) -> bool:
     """Ends a candidate where its request says; True if it does."""
@@ -117,8 +122,9 @@ class SampledModel:
   dtype: str
   mesh: jax.sharding.Mesh
   adapters: model.Adapters | None = None
-  num_slots: dict[int, int] = dataclasses.field(
-      default_factory=dict)  # Engine's id -> its slots.
+  # Engine's id -> its slots, and its rows on each shard.
+  num_slots: dict[int, int] = dataclasses.field(default_factory=dict)
+  num_rows: dict[int, int] = dataclasses.field(default_factory=dict)
 
   @functools.cached_property
   def prepared(self) -> model.Params:
@@ -151,12 +157,13 @@ class Engine:
   def __init__(
       self, sampled: SampledModel, *, spec: programs.SamplerSpec,
       num_slots: Sequence[int], prompt_lengths: Sequence[int],
-      chunk_length: int = CHUNK):
+      num_rows: int = 0, chunk_length: int = CHUNK):
     """Both sequences ascend.
 
-    `num_slots` are the allowed numbers of groups in flight; the largest applies
-    to all engines of the model together. `prompt_lengths` are those of padded
-    prompts. Finished candidates are noticed after each `chunk_length` tokens.
+    `num_slots` are the allowed numbers of groups in flight. The largest, and
+    the number of rows (0 for one per candidate), apply to all engines of the
+    model together. `prompt_lengths` are those of padded prompts. Finished
+    candidates are noticed after each `chunk_length` tokens.
     """
     self._model = sampled
     self._mesh = sampled.mesh
@@ -169,10 +176,13 @@ class Engine:
     self._slots: programs.Slots | None = None
     self._held: list[_HeldGroup | None] = []  # The group in each slot.
     self._past: model.RowCache | None = None
-    self._min_rows, self._min_capacity = (
-        (_MIN_ROWS_OF_BFLOAT16, _MIN_CAPACITY_OF_BFLOAT16)
-        if sampled.is_on_cpu and sampled.dtype == 'bfloat16'
-        else (_MIN_ROWS, _MIN_CAPACITY))
+    self._max_rows = -(-num_rows // self._num_shards) or math.inf
+    self._min_rows, self._min_capacity = _MIN_ROWS, _MIN_CAPACITY
+    if not sampled.is_on_cpu:
+      self._min_rows = _MIN_ROWS_ON_ACCELERATORS
+    elif sampled.dtype == 'bfloat16':
+      self._min_rows = _MIN_ROWS_OF_BFLOAT16
+      self._min_capacity = _MIN_CAPACITY_OF_BFLOAT16
     with jax.set_mesh(self._mesh):
       self._skips_padding = model.skips_padding(
           sampled.config, sampled.dtype, self._prompt_lengths[-1])
@@ -183,6 +193,9 @@ class Engine:
     self._num_rows = 0  # Rows per shard.
     self._capacity = 0  # Positions per row.
     self._chunk: jax.Array | None = None
+    self._num_admitted = 0
+    # Of all rows in all chunks, and those of running candidates.
+    self.num_decoded = self.num_at_work = 0
 
   def add(self, request: Request) -> None:
     """Queues a prompt."""
@@ -196,7 +209,7 @@ class Engine:
   def dispatch(self) -> None:
     """Starts the next chunk on the device unless one is running.
 
-    Does nothing if the model's other engines leave no memory for a slot.
+    Samples nothing if the model's other engines leave no memory.
     """
     if self._chunk is not None or not self.busy:
       return
@@ -208,6 +221,8 @@ class Engine:
       candidate_of_row = self._resize_rows()
       for slot_ids in admitted:
         self._prefill(slot_ids)
+      if not self._num_rows:
+        return
       self._slots, self._past, self._chunk = programs.decode(
           self._model.decoding, self._slots, self._past, candidate_of_row,
           adapters=self._model.adapters, num_tokens=self._chunk_length,
@@ -219,15 +234,17 @@ class Engine:
       return []
     chunk = programs.Chunk.split(hosts.fetch(self._chunk))
     self._chunk = None
+    self.num_decoded += len(chunk.lengths)
+    self.num_at_work += np.count_nonzero(chunk.lengths)
     slots_per_shard = self._slots_per_shard
     finished, ends_early = [], False
     for slot, group in enumerate(self._held):
       if group is None:
         continue
-      group.age += int(chunk.lengths.max())
-      for candidate in np.flatnonzero(group.running):
+      for candidate in np.flatnonzero(group.rows != NO_ROW):
         row = slot // slots_per_shard * self._num_rows + group.rows[candidate]
         length = chunk.lengths[row]
+        group.lengths[candidate] += length
         group.tokens[candidate].append(chunk.tokens[row, :length])
         group.logprobs[candidate].append(chunk.logprobs[row, :length])
         group.running[candidate] = chunk.running[row]
@@ -245,7 +262,7 @@ class Engine:
       # Another engine may need the memory.
       self._slots = self._past = None
       self._held = []
-      del self._model.num_slots[id(self)]
+      del self._model.num_slots[id(self)], self._model.num_rows[id(self)]
     return finished
 
   def _put(self, tree: Any) -> Any:
@@ -347,7 +364,10 @@ class Engine:
                   same.pop(0), tokens=[[] for _ in range(size)],
                   logprobs=[[] for _ in range(size)],
                   running=np.ones(size, bool),
-                  rows=np.full(size, NO_ROW, np.int32))
+                  rows=np.full(size, NO_ROW, np.int32),
+                  lengths=np.zeros(size, np.int32),
+                  number=np.full(size, self._num_admitted))
+              self._num_admitted += 1
         admitted.append(slot_ids)
     return admitted
 
@@ -359,14 +379,16 @@ class Engine:
         for group in self._held]).reshape(self._num_shards, -1)
 
   def _resize_rows(self) -> jax.Array | None:
-    """Gives each running candidate a row with capacity for the next chunk.
+    """Gives running candidates rows with capacity for the next chunk.
 
     Returns `candidate_of_row` for `programs.decode`.
     """
     running = self._per_candidate('running', False)
     old = self._per_candidate('rows', NO_ROW)
     moved = running & (old != NO_ROW)
-    num_rows = _padded_size(int(running.sum(axis=1).max()), self._min_rows)
+    num_rows = min(
+        _padded_size(int(running.sum(axis=1).max()), self._min_rows),
+        max(self._max_num_rows(), int(moved.sum(axis=1).max())))
     if num_rows >= running.shape[1]:
       num_rows = running.shape[1]
       rows = np.tile(
@@ -375,19 +397,26 @@ class Engine:
     else:
       keep = old if num_rows == self._num_rows else np.full_like(
           old, NO_ROW)
-      rows = _assign_rows(running, keep, num_rows)
+      rank = np.where(moved, -1, self._per_candidate('number', 0))
+      rows = _assign_rows(running, keep, num_rows, rank)
       # Free rows get the index of an idle candidate of their shard; there is
       # one, because the rows are fewer than the candidates.
       finished = np.argmin(running, axis=1).astype(np.int32)
       candidate_of_row = self._put(_by_row(
           np.broadcast_to(np.arange(running.shape[1]), running.shape), rows,
-          running, np.repeat(finished[:, None], num_rows, axis=1)))
+          rows != NO_ROW, np.repeat(finished[:, None], num_rows, axis=1)))
+    rows = np.where(running, rows, NO_ROW)
     for group, group_rows in zip(self._held, rows.reshape(len(self._held), -1)):
       if group is not None:
         group.rows = group_rows
+    self._model.num_rows[id(self)] = num_rows
+    if not num_rows:
+      self._past, self._num_rows = None, 0
+      return None
     held = [group for group in self._held if group is not None]
+    longest = self._per_candidate('lengths', 0)[rows != NO_ROW].max(initial=0)
     capacity = _padded_size(
-        max(group.age for group in held) + self._chunk_length,
+        int(longest) + self._chunk_length,
         min(self._min_capacity, row_capacity(
             max(group.request.budget for group in held))))
     if self._past is None:
@@ -403,6 +432,16 @@ class Engine:
           self._past, self._put(order), capacity=capacity)
     self._num_rows, self._capacity = num_rows, capacity
     return candidate_of_row
+
+  def _max_num_rows(self) -> float:
+    """Rows per shard that this engine may have, by its share of the slots."""
+    if self._max_rows == math.inf:
+      return math.inf
+    slots, rows = self._model.num_slots, self._model.num_rows
+    share = slots[id(self)] / sum(slots.values())
+    others = sum(rows.values()) - rows.get(id(self), 0)
+    return max(
+        0, min(math.ceil(self._max_rows * share), self._max_rows - others))
 
   def _prefill(self, slot_ids: np.ndarray) -> None:
     """Prefills the prompts that `_admit` has placed in slots."""
@@ -455,16 +494,20 @@ def prefill_length(
 
 
 def _assign_rows(
-    running: np.ndarray, old: np.ndarray, num_rows: int) -> np.ndarray:
-  """The row [N, C] int32 of each candidate; `NO_ROW` if it has finished.
+    running: np.ndarray, old: np.ndarray, num_rows: int,
+    rank: np.ndarray) -> np.ndarray:
+  """The row [N, C] int32 of each candidate; `NO_ROW` if it has none.
 
-  `running` [N, C] bool and `old` [N, C] int32 are in the order of slots and
-  candidates. A running candidate keeps its old row unless it is `NO_ROW`.
+  `running` [N, C] bool, `old` and `rank` [N, C] int32 are in the order of slots
+  and candidates. A running candidate keeps its old row unless it is `NO_ROW`;
+  those of lower rank get free rows first.
   """
   rows = np.where(running, old, NO_ROW)
-  for shard, row_of in zip(running, rows):
+  for shard, row_of, rank_of in zip(running, rows, rank):
     new = np.flatnonzero(shard & (row_of == NO_ROW))
-    row_of[new] = np.setdiff1d(np.arange(num_rows), row_of)[:len(new)]
+    free = np.setdiff1d(np.arange(num_rows), row_of)
+    new = new[np.argsort(rank_of[new], kind='stable')][:len(free)]
+    row_of[new] = free[:len(new)]
   return rows
 
 

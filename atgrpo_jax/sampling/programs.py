@@ -49,7 +49,7 @@ class Slots:
   """P groups of different ages that are decoded together."""
 
   prefix: model.PromptCache  # One array per layer.
-  lengths: jax.Array  # [P] int32, tokens of the longest candidate
+  lengths: jax.Array  # [P, G] int32, tokens of each running candidate
   last: jax.Array  # [P, G] int32, the next input token
   running: jax.Array  # [P, G] bool, False if finished and in free slots
   budgets: jax.Array  # [P] int32, longest completion, stop token included
@@ -117,7 +117,7 @@ def empty_slots(
   zeros = jnp.zeros(num_slots, jnp.int32)
   slots = Slots(
       prefix=model.PromptCache(prefix.keys, prefix.values, zeros),
-      lengths=zeros, last=jnp.zeros(shape, jnp.int32),
+      lengths=jnp.zeros(shape, jnp.int32), last=jnp.zeros(shape, jnp.int32),
       running=jnp.zeros(shape, bool), budgets=zeros,
       keys=jax.random.split(jax.random.key(0), shape), adapter_ids=zeros)
   return _constrain(slots)
@@ -169,7 +169,7 @@ def fill(
       prefix=_prompts_of(
           prefix, slots.prompt_length,
           lambda x: x.astype(slots.prefix.keys[0].dtype)),
-      lengths=jnp.zeros_like(prompt_lengths),
+      lengths=jnp.zeros(shape, jnp.int32),
       last=jnp.broadcast_to(last, shape), running=jnp.ones(shape, bool),
       budgets=budgets,
       keys=candidate_keys(group_keys(key_ids), jnp.arange(spec.group_size)),
@@ -186,7 +186,7 @@ def decode(
     candidate_of_row: jax.Array | None, *, adapters: model.Adapters | None,
     config: model.ModelConfig, spec: SamplerSpec,
     num_tokens: int) -> tuple[Slots, model.RowCache, jax.Array]:
-  """Samples up to `num_tokens` tokens for every unfinished candidate.
+  """Samples up to `num_tokens` tokens for every candidate that has a row.
 
   A shard on a single device stops as soon as its candidates have finished.
 
@@ -196,9 +196,8 @@ def decode(
     past: earlier tokens of N * R rows, with capacity for `num_tokens` more;
       donated.
     candidate_of_row: [N, R] int32, index of each row's candidate among the
-      P / N * G candidates of its shard. Every unfinished candidate has a row; a
-      free row names any finished one. None if the rows are all candidates in
-      order.
+      P / N * G candidates of its shard. A free row names any finished one.
+      None if the rows are all candidates in order.
     adapters: as in `fill`.
     config: dimensions of the model.
     spec: static switches.
@@ -212,18 +211,20 @@ def decode(
     params, adapters = whole
     slots, past, candidate_of_row = split
     rows = model.Rows.of(candidate_of_row, *slots.last.shape)
-    last, running, keys = (
-        rows.take(x.ravel()) for x in (slots.last, slots.running, slots.keys))
-    ages, budgets = map(rows.take_groups, (slots.lengths, slots.budgets))
+    last, running, keys, ages = (
+        rows.take(x.ravel())
+        for x in (slots.last, slots.running, slots.keys, slots.lengths))
+    budgets = rows.take_groups(slots.budgets)
     if adapters is not None:
       params = model.with_adapters(
           params, adapters, rows.take_groups(slots.adapter_ids))
     if isinstance(params['layers'], tuple):  # Unstacks the adapters, too.
       params = model.unstack(params, config)
     fold = jax.vmap(jax.random.fold_in)
-    # Finished groups have no prefix, so a kernel reads nothing for them.
+    sampled = slots.running & rows.have
+    # Other groups have no prefix, so a kernel reads nothing for them.
     prefix = slots.prefix.replace(
-        lengths=jnp.any(slots.running, axis=1) * slots.prefix.lengths)
+        lengths=jnp.any(sampled, axis=1) * slots.prefix.lengths)
 
     def keep_going(state):
       in_chunk = state['index'] < num_tokens
@@ -270,12 +271,14 @@ def decode(
         'logprobs': jnp.zeros((*last.shape, num_tokens), jnp.float32),
     })
 
-    def spread(name):
-      return rows.spread(state[name]).reshape(slots.last.shape)
+    def changed(name, old):
+      new = rows.spread(state[name]).reshape(old.shape)
+      return jnp.where(sampled, new, old)
 
     slots = slots.replace(
-        lengths=slots.lengths + state['index'], last=spread('last'),
-        running=slots.running & spread('running'))
+        lengths=slots.lengths + sampled * state['index'],
+        last=changed('last', slots.last),
+        running=changed('running', slots.running))
     past = model.append_chunk(past, state['cache'], ages)
     chunk = jnp.concatenate([
         state['tokens'],

@@ -31,7 +31,8 @@ def small_config():
       'per_policy': (('tool', 'model.trained', 'lora'),), 'lora.rank': 2,
       'mesh.fsdp': 2, 'mesh.tensor': 2, 'mesh.pools': (),
       'buckets.prompt': (32,), 'buckets.completion': (16,),
-      'buckets.groups': (16,), 'rollout.max_new_tokens': 16})
+      'buckets.groups': (16,), 'buckets.rows': 32,
+      'rollout.max_new_tokens': 16})
   return config
 
 
@@ -96,7 +97,7 @@ def check_flops(run, programs):
     return num_layers * (2 * weights * tokens + 4 * heads * pairs)
 
   unembedding = 2 * 32 * 256
-  num_slots = 16
+  num_slots, num_rows = 16, 32
   num_prompts = lower.buckets_of(
       run.config, run.policies['planner'].mesh).microbatch(
           prompt, completion, size)
@@ -104,12 +105,13 @@ def check_flops(run, programs):
   # The backward pass costs twice the forward pass, which is recomputed.
   expected = {
       'prefill': forward(num_slots // 2, 0, 0),
-      # Each token reads the prompt, a padded row, and its chunk.
+      # Each token reads a padded row and its chunk. All candidates of a group
+      # read the prompt, also those without a row.
       'decode': engine.CHUNK * (
           forward(
-              0, num_slots * size,
-              prompt + engine.row_capacity(completion) + engine.CHUNK)
-          + unembedding * num_slots * size),
+              0, num_rows, engine.row_capacity(completion) + engine.CHUNK)
+          + num_layers * 4 * heads * num_slots * size * prompt
+          + unembedding * num_rows),
       'gradient': (
           4 * forward(num_prompts, tokens, prompt + completion)
           + 4 * unembedding * tokens)}
@@ -120,7 +122,7 @@ def check_flops(run, programs):
 
 def check_collectives(programs):
   """Decoding sends activations only."""
-  num_layers, hidden_size, num_rows = 2, 32, 16 * 4 // 2
+  num_layers, hidden_size, num_rows = 2, 32, 32 // 2
   for policy in ('planner', 'tool'):
     per_token = [
         collective for collective in programs[f'decode {policy}'].collectives

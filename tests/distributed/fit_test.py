@@ -48,26 +48,27 @@ def test_number_of_parameters(size, expected):
 def test_estimate_is_close_to_the_compiler(size, trained, chip, spare):
   needed = fit.estimate(
       [fit.Pool(16, 1, [_learner(size, trained)])], SHAPES, fsdp=4, tensor=4,
-      num_groups=16).num_bytes
+      num_groups=16, num_rows=64).num_bytes
   assert abs((fit.TPUS[chip].memory - needed) / GIB - spare) < 1.2
 
 
-# `mesh` is (fsdp, tensor, groups).
+# `mesh` is (fsdp, tensor, groups, completions).
 @pytest.mark.parametrize('sizes, chip, num_devices, mesh', [
-    ('1.7b', 'v5e', 8, (1, 4, 16)),
-    ('8b', 'v5e', 64, (8, 4, 64)),
-    ('4b', 'v6e', 16, (4, 4, 64)),
-    ('1.7b', 'v5p', 8, (1, 4, 128)),
+    ('1.7b', 'v5e', 8, (1, 4, 16, 64)),
+    ('8b', 'v5e', 64, (8, 4, 64, 256)),
+    ('4b', 'v6e', 16, (4, 4, 64, 256)),
+    ('1.7b', 'v5p', 8, (1, 4, 128, 512)),
     # Collectives would take longer than reading 0.6B parameters.
-    ('0.6b', 'h100', 8, (1, 1, 64)),
-    ('1.7b', 'h100', 8, (1, 4, 64)),
-    ('0.6b', 'h100', 1, (1, 1, 8)),
-    ('1.7b 1.7b', 'v6e', 16, (1, 4, 32)),
-    ('8b 8b', 'h100', 8, (2, 4, 16))])
+    ('0.6b', 'h100', 8, (1, 1, 128, 256)),
+    ('1.7b', 'h100', 8, (1, 4, 64, 256)),
+    ('0.6b', 'h100', 1, (1, 1, 16, 32)),
+    ('1.7b 1.7b', 'v6e', 16, (2, 4, 64, 128)),
+    ('8b 8b', 'h100', 8, (2, 4, 16, 64))])
 def test_choices(sizes, chip, num_devices, mesh):
   chosen = _choose(
       [_learner(size) for size in sizes.split()], chip, num_devices)
-  assert (chosen.fsdp, chosen.tensor, chosen.num_groups) == mesh
+  assert (
+      chosen.fsdp, chosen.tensor, chosen.num_groups, chosen.num_rows) == mesh
   assert chosen.num_bytes < (fit.TPUS | fit.GPUS)[chip].memory
 
 
@@ -102,7 +103,8 @@ def test_config_gets_the_mesh_and_the_groups_that_fit(capsys):
       lambda folder, thinking: (folder, dimensions, None))
   chosen = config_lib.choose_mesh(
       config, policies, [object()] * 16, fit.TPUS['v6e'])
-  assert (chosen.mesh.fsdp, chosen.mesh.tensor) == (1, 4)
-  assert chosen.buckets.groups == (4, 8, 16, 32)
-  assert 'mesh.fsdp=1, mesh.tensor=4' in capsys.readouterr().out
+  assert (chosen.mesh.fsdp, chosen.mesh.tensor) == (2, 4)
+  assert chosen.buckets.groups == (4, 8, 16, 32, 64)
+  assert chosen.buckets.rows == 128
+  assert 'mesh.fsdp=2, mesh.tensor=4' in capsys.readouterr().out
   assert (config.mesh.fsdp, config.mesh.tensor) == (0, 0)

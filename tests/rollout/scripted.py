@@ -116,6 +116,7 @@ class Engine:
   """Samples the texts of a script, truncated to the budget."""
 
   made = []  # Since `follow_scripts`.
+  num_decoded = num_at_work = 0
 
   def __init__(self, sampled, *, spec, **shapes):
     self.params, self.spec = sampled.params, spec

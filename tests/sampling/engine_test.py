@@ -27,12 +27,13 @@ def params():
 
 
 def make_engine(
-    params, num_slots=(8,), prompt_lengths=(7,), adapters=None, **changes):
+    params, num_slots=(8,), prompt_lengths=(7,), adapters=None, num_rows=0,
+    **changes):
   return engine_lib.Engine(
       engine_lib.SampledModel(
           params, CONFIG, SPEC.dtype, scripted.one_device(), adapters),
       spec=dataclasses.replace(SPEC, **changes),
-      num_slots=num_slots, prompt_lengths=prompt_lengths)
+      num_slots=num_slots, prompt_lengths=prompt_lengths, num_rows=num_rows)
 
 
 def make_requests(num=24, budget=100):
@@ -180,6 +181,23 @@ def test_rows_that_move_keep_their_adapter(params):
     assert num_different(found[adapter::2], alone) <= 1
 
 
+def test_candidates_wait_for_rows(params, monkeypatch):
+  """One program decodes, and few rows are free."""
+  decode, shapes = programs.decode, set()
+
+  def record(params, slots, past, *args, **kwargs):
+    shapes.add((len(slots.running), *past.keys[0].shape[::3]))
+    return decode(params, slots, past, *args, **kwargs)
+
+  monkeypatch.setattr(programs, 'decode', record)
+  requests = make_requests(72, budget=64)
+  engine = make_engine(params, (16,), num_rows=64)
+  found = drain(engine, requests)
+  assert shapes == {(16, 64, 128)}
+  assert engine.num_at_work > 0.8 * engine.num_decoded
+  assert num_different(found, drain(make_engine(params), requests)) <= 1
+
+
 @pytest.mark.parametrize('skips_padding', [False, True])
 def test_prompts_of_all_lengths_are_decoded_together(
     params, skips_padding, monkeypatch):
@@ -236,24 +254,27 @@ def test_a_long_prompt_waits_for_memory_on_a_cpu(params, monkeypatch):
   assert shapes == [(8, 64), (2, 256), (8, 64)]
 
 
-def test_engines_of_a_model_share_its_slots(params, sampled):
+def test_engines_of_a_model_share_its_slots_and_rows(params, sampled):
   shared = engine_lib.SampledModel(
       params, CONFIG, SPEC.dtype, scripted.one_device())
   engines = [
       engine_lib.Engine(
-          shared, spec=SPEC, num_slots=(2, 4, 8), prompt_lengths=(7,))
+          shared, spec=SPEC, num_slots=(2, 4, 8), num_rows=24,
+          prompt_lengths=(7,))
       for _ in range(3)]
   for request in make_requests():
     engines[request.tag % 3].add(request)
-  found, held = [], []
+  found, held, rows = [], [], []
   while any(engine.busy for engine in engines):
     for engine in engines:
       engine.dispatch()
     held.append([len(engine._held) for engine in engines])
+    rows.append(sum(shared.num_rows.values()))
     for engine in engines:
       found += engine.collect()
   assert max(map(sum, held)) == 8 and any(all(x) for x in held)
-  assert not shared.num_slots
+  assert max(rows) == 24
+  assert not shared.num_slots and not shared.num_rows
   found.sort(key=lambda group: group.request.tag)
   assert num_different(found, sampled) <= 1
 
