@@ -278,9 +278,10 @@ def choose_mesh(
     chip: fit.Chip | None) -> ml_collections.ConfigDict:
   """Returns a config whose mesh fits the devices.
 
-  Chooses `mesh.fsdp`, `mesh.tensor` and `buckets.rows` where they are 0, prints
-  the choice, and drops the sizes of `buckets.groups` that do not fit. CPU
-  devices (`chip` is None) share the memory of the host, so the mesh becomes 1.
+  Chooses `mesh.fsdp` and `mesh.tensor` if they are 0, prints the choice, drops
+  the sizes of `buckets.groups` that do not fit, and sets `buckets.rows` if it
+  is 0 and the rows of all candidates do not fit. CPU devices (`chip` is None)
+  share the memory of the host, so sizes of 0 become 1.
   Raises fit.DoesNotFit if no mesh fits.
   """
   if config.mesh.fsdp and config.mesh.tensor:
@@ -300,7 +301,8 @@ def choose_mesh(
   config.mesh.update(fsdp=chosen.fsdp, tensor=chosen.tensor)
   config.buckets.groups = tuple(
       size for size in config.buckets.groups if size <= chosen.num_groups)
-  config.buckets.rows = chosen.num_rows
+  if chosen.num_rows < chosen.num_groups * config.rollout.group_size:
+    config.buckets.rows = chosen.num_rows
   print(chosen.describe())
   return config
 

@@ -443,8 +443,8 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.buckets.prompt = (1024, 2048, 4096, 8192)
   c.buckets.completion = (512, 1024, 2048, 4096)
   c.buckets.groups = (4, 8, 16, 32, 64, 128)
-  # Completions that are sampled at the same time; others wait. 0 chooses with
-  # the mesh: those of these prompts, or half of them if memory is short.
+  # Completions that are sampled at the same time; others wait. 0 is for all of
+  # these prompts, or half of them if the mesh is chosen and memory is short.
   c.buckets.rows = 0
   # Tokens of a microbatch with padding, for each shard of the groups.
   c.buckets.microbatch_tokens = 24576

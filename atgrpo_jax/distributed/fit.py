@@ -5,7 +5,8 @@ compiler instead. The rule:
 
   tensor   4 if reading a quarter of the parameters for each token saves more
            time than the collectives between 4 devices take, otherwise 1
-  groups   the largest number of concurrent groups that fits with any `fsdp`
+  groups   the largest number of concurrent groups that fits with any `fsdp`,
+           perhaps with rows for half of the candidates only
   rows     one for each candidate of these groups if they fit, or else for half
   fsdp     the smallest size with which these groups and rows fit
 

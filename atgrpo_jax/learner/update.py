@@ -73,10 +73,10 @@ class Updates:
         key: float(np.mean([metrics[key] for metrics in fetched]))
         for key in fetched[0]}
     means['nonfinite_in_a_row'] = float(fetched[-1]['nonfinite_in_a_row'])
-    if not means['grad_norm']:
+    if not all(metrics['grad_norm'] for metrics in fetched):
       logging.warning(
-          '%s: the gradient is zero, so nothing was learned; a very large '
-          'loss.kl_coefficient, for example, rounds all other terms away', name)
+          '%s: the gradient is zero; a very large loss.kl_coefficient, for '
+          'example, rounds all other terms away', name)
     return self.summary | means
 
 

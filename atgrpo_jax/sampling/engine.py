@@ -109,6 +109,15 @@ class _HeldGroup:
     return True
 
 
+@dataclasses.dataclass
+class _Share:
+  """What an engine holds of its model's memory."""
+
+  num_slots: int
+  num_candidates: int  # On each shard, as the rows.
+  num_rows: int = 0
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampledModel:
   """A model in the sampler; with `adapters`, it serves several policies.
@@ -122,9 +131,8 @@ class SampledModel:
   dtype: str
   mesh: jax.sharding.Mesh
   adapters: model.Adapters | None = None
-  # Engine's id -> its slots, and its rows on each shard.
-  num_slots: dict[int, int] = dataclasses.field(default_factory=dict)
-  num_rows: dict[int, int] = dataclasses.field(default_factory=dict)
+  shares: dict[int, _Share] = dataclasses.field(
+      default_factory=dict)  # By the engine's id.
 
   @functools.cached_property
   def prepared(self) -> model.Params:
@@ -262,11 +270,18 @@ class Engine:
       # Another engine may need the memory.
       self._slots = self._past = None
       self._held = []
-      del self._model.num_slots[id(self)], self._model.num_rows[id(self)]
+      del self._model.shares[id(self)]
     return finished
 
   def _put(self, tree: Any) -> Any:
     return mesh_lib.put_rows(tree, self._mesh)
+
+  @property
+  def _others(self) -> list[_Share]:
+    """The shares of the model's other engines."""
+    return [
+        share for engine, share in self._model.shares.items()
+        if engine != id(self)]
 
   @property
   def _slots_per_shard(self) -> int:
@@ -277,10 +292,7 @@ class Engine:
 
     Returns the number of these waiting groups.
     """
-    num_slots_of = self._model.num_slots
-    room = (
-        self._sizes[-1] - sum(num_slots_of.values())
-        + num_slots_of.get(id(self), 0))
+    room = self._sizes[-1] - sum(share.num_slots for share in self._others)
     largest = max((size for size in self._sizes if size <= room), default=0)
     if not largest:
       return 0
@@ -311,7 +323,10 @@ class Engine:
           for shard, row in enumerate(order) for slot in row]
       self._slots = programs.move_slots(
           self._slots, self._put(order), prompt_length=length)
-    num_slots_of[id(self)] = num_slots
+    share = self._model.shares.setdefault(id(self), _Share(0, 0))
+    share.num_slots = num_slots
+    share.num_candidates = self._static['spec'].group_size * (
+        self._slots_per_shard)
     return num_ready
 
   def _slot_length(self, num_ready: int) -> int:
@@ -386,9 +401,12 @@ class Engine:
     running = self._per_candidate('running', False)
     old = self._per_candidate('rows', NO_ROW)
     moved = running & (old != NO_ROW)
+    limit, num_moved = self._max_num_rows(), int(moved.sum(axis=1).max())
     num_rows = min(
-        _padded_size(int(running.sum(axis=1).max()), self._min_rows),
-        max(self._max_num_rows(), int(moved.sum(axis=1).max())))
+        _padded_size(int(running.sum(axis=1).max()), self._min_rows), limit)
+    if num_rows < num_moved:  # Another engine has started.
+      num_rows = min(
+          -(-num_moved // self._row_unit) * self._row_unit, self._max_rows)
     if num_rows >= running.shape[1]:
       num_rows = running.shape[1]
       rows = np.tile(
@@ -398,9 +416,10 @@ class Engine:
       keep = old if num_rows == self._num_rows else np.full_like(
           old, NO_ROW)
       rank = np.where(moved, -1, self._per_candidate('number', 0))
-      rows = _assign_rows(running, keep, num_rows, rank)
+      rows = _assign_rows(
+          running, keep, num_rows, rank, max(limit, num_moved))
       # Free rows get the index of an idle candidate of their shard; there is
-      # one, because the rows are fewer than the candidates.
+      # one, because fewer candidates run than the shard has rows.
       finished = np.argmin(running, axis=1).astype(np.int32)
       candidate_of_row = self._put(_by_row(
           np.broadcast_to(np.arange(running.shape[1]), running.shape), rows,
@@ -409,7 +428,7 @@ class Engine:
     for group, group_rows in zip(self._held, rows.reshape(len(self._held), -1)):
       if group is not None:
         group.rows = group_rows
-    self._model.num_rows[id(self)] = num_rows
+    self._model.shares[id(self)].num_rows = num_rows
     if not num_rows:
       self._past, self._num_rows = None, 0
       return None
@@ -434,14 +453,22 @@ class Engine:
     return candidate_of_row
 
   def _max_num_rows(self) -> float:
-    """Rows per shard that this engine may have, by its share of the slots."""
-    if self._max_rows == math.inf:
-      return math.inf
-    slots, rows = self._model.num_slots, self._model.num_rows
-    share = slots[id(self)] / sum(slots.values())
-    others = sum(rows.values()) - rows.get(id(self), 0)
-    return max(
-        0, min(math.ceil(self._max_rows * share), self._max_rows - others))
+    """Rows per shard that this engine may have beside the model's others.
+
+    Each may have an equal part, and what the others cannot use. Few numbers are
+    compiled.
+    """
+    if self._max_rows == math.inf or not self._others:
+      return self._max_rows
+    equal = self._max_rows // len(self._model.shares)
+    claimed = sum(min(x.num_candidates, equal) for x in self._others)
+    held = sum(x.num_rows for x in self._others)
+    unit = self._row_unit
+    return max(0, self._max_rows - max(claimed, held)) // unit * unit
+
+  @property
+  def _row_unit(self) -> int:
+    return max(1, self._max_rows // max(4, len(self._model.shares)))
 
   def _prefill(self, slot_ids: np.ndarray) -> None:
     """Prefills the prompts that `_admit` has placed in slots."""
@@ -494,18 +521,19 @@ def prefill_length(
 
 
 def _assign_rows(
-    running: np.ndarray, old: np.ndarray, num_rows: int,
-    rank: np.ndarray) -> np.ndarray:
+    running: np.ndarray, old: np.ndarray, num_rows: int, rank: np.ndarray,
+    limit: float) -> np.ndarray:
   """The row [N, C] int32 of each candidate; `NO_ROW` if it has none.
 
   `running` [N, C] bool, `old` and `rank` [N, C] int32 are in the order of slots
   and candidates. A running candidate keeps its old row unless it is `NO_ROW`;
-  those of lower rank get free rows first.
+  those of lower rank get free rows first. Beyond `limit`, none get new rows.
   """
   rows = np.where(running, old, NO_ROW)
   for shard, row_of, rank_of in zip(running, rows, rank):
     new = np.flatnonzero(shard & (row_of == NO_ROW))
     free = np.setdiff1d(np.arange(num_rows), row_of)
+    free = free[:max(0, min(limit, num_rows) - (num_rows - len(free)))]
     new = new[np.argsort(rank_of[new], kind='stable')][:len(free)]
     row_of[new] = free[:len(new)]
   return rows
