@@ -162,14 +162,17 @@ def test_prompts_are_computed_without_the_padding_of_their_slots(
   assert num_different(found, sampled) <= 1
 
 
-def test_rows_that_move_keep_their_adapter(params):
+@pytest.mark.parametrize('num_rows', [0, 64])
+def test_rows_that_move_keep_their_adapter(params, num_rows):
   spec = model.LoraSpec(rank=3, alpha=3.0, targets=('.*kernel',))
   weights = [
       jax.tree.map(lambda x: x + 0.1 * sign, model.init_lora(
           jax.random.key(sign), CONFIG, spec)) for sign in (1, -1)]
   requests = make_requests(16)
   found = drain(
-      make_engine(params, (16,), adapters=model.stack(weights, [1.0, 1.0])),
+      make_engine(
+          params, (16,), adapters=model.stack(weights, [1.0, 1.0]),
+          num_rows=num_rows),
       [dataclasses.replace(x, adapter=x.tag % 2) for x in requests])
   # 128 candidates begin, and at most 64 rows are left for the last ones.
   lengths = np.sort([len(ids) for x in found for ids in x.completions])
