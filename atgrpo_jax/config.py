@@ -281,8 +281,8 @@ def choose_mesh(
   Chooses `mesh.fsdp` and `mesh.tensor` if they are 0, prints the choice, drops
   the sizes of `buckets.groups` that do not fit, and sets `buckets.rows` if it
   is 0 and the rows of all candidates do not fit. CPU devices (`chip` is None)
-  share the memory of the host, so sizes of 0 become 1.
-  Raises fit.DoesNotFit if no mesh fits.
+  share the memory of the host, so sizes of 0 become 1. Raises fit.DoesNotFit
+  if no mesh fits.
   """
   if config.mesh.fsdp and config.mesh.tensor:
     return config

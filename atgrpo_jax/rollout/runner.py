@@ -75,7 +75,7 @@ class Usage:
   environment_steps: int = 0  # Requested; equal ones are computed once.
   program_runs: int = 0
   infrastructure_failures: int = 0
-  # Of all rows in all decoded chunks, those with an unfinished completion.
+  # The share of decoded rows that held an unfinished completion.
   rows_at_work: float = 0.0
   sample_seconds: float = 0.0  # Host time for dispatching and waiting.
   environment_seconds: float = 0.0  # Host time waiting for environments.
@@ -177,6 +177,9 @@ class EpisodeRunner:
         for index, pending in sorted(waiting.items(), reverse=True):
           if isinstance(pending, range) and results.keys() >= set(pending):
             resume(index, [results.pop(i) for i in pending])
+    engines = self._engines.values()
+    self.usage.rows_at_work = sum(x.num_at_work for x in engines) / max(
+        1, sum(x.num_decoded for x in engines))
     return [results[index] for index in indices]
 
   def reset(self, task: env_api.Task) -> env_api.State:
@@ -305,9 +308,6 @@ class EpisodeRunner:
         self.usage.model_calls += len(sampled.completions)
         self.usage.cut_completions += sum(
             self.is_cut(role, ids) for ids in sampled.completions)
-    engines = self._engines.values()
-    self.usage.rows_at_work = sum(x.num_at_work for x in engines) / max(
-        1, sum(x.num_decoded for x in engines))
     self.usage.sample_seconds += time.perf_counter() - start
 
   def _start_steps(self) -> list[futures.Future | workers_lib.StepBatch | None]:

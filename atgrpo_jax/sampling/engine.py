@@ -92,7 +92,7 @@ class _HeldGroup:
   running: np.ndarray  # [G] bool
   rows: np.ndarray  # [G] int32, rows of its shard or `NO_ROW`
   lengths: np.ndarray  # [G] int32, tokens of each candidate
-  number: np.ndarray  # [G] int32, of the group in the order of admission
+  number: int  # Groups are numbered in the order of admission.
 
   def end_early(self, candidate: int, num_new: int) -> bool:
     """Ends a candidate where its request says; True if it does."""
@@ -202,7 +202,7 @@ class Engine:
     self._capacity = 0  # Positions per row.
     self._chunk: jax.Array | None = None
     self._num_admitted = 0
-    # Of all rows in all chunks, and those of running candidates.
+    # These count the rows of all chunks, and those of running candidates.
     self.num_decoded = self.num_at_work = 0
 
   def add(self, request: Request) -> None:
@@ -381,7 +381,7 @@ class Engine:
                   running=np.ones(size, bool),
                   rows=np.full(size, NO_ROW, np.int32),
                   lengths=np.zeros(size, np.int32),
-                  number=np.full(size, self._num_admitted))
+                  number=self._num_admitted)
               self._num_admitted += 1
         admitted.append(slot_ids)
     return admitted
@@ -390,7 +390,7 @@ class Engine:
     """Attribute `name` of each candidate [N, C]; `default` in free slots."""
     size = self._static['spec'].group_size
     return np.array([
-        np.full(size, default) if group is None else getattr(group, name)
+        np.full(size, default if group is None else getattr(group, name))
         for group in self._held]).reshape(self._num_shards, -1)
 
   def _resize_rows(self) -> jax.Array | None:
