@@ -26,8 +26,8 @@ Differences from running the asserts and the program in one process:
    nothing, whatever their `==` says. A namedtuple is a tuple, a Counter or a
    defaultdict a dictionary, and a view of a dictionary an iterator. An iterator
    ends within 100,000 values.
-2. Arguments must have a type in `PLAIN`. Functions, iterators, arrays and
-   instances of the tests' classes raise TypeError in the tests.
+2. Arguments must have a type in `PLAIN` or `PLAIN_NAMES`. Functions, iterators,
+   arrays and instances of the tests' classes raise TypeError in the tests.
 3. Values and arguments are copies: `f(x) is x` is false, and no object is in a
    value twice. A value and its arguments have at most 512 KiB as text.
 4. A returned function must be the value itself, not a part of it. It has no
@@ -70,14 +70,14 @@ _REPLAY = '''
 import builtins
 import collections
 import copy
-import decimal
-import fractions
+import sys
 
 PLAIN = {
     type(None), bool, int, float, complex, str, bytes, range, list, tuple, set,
     frozenset, dict, collections.Counter, collections.OrderedDict,
-    collections.defaultdict, collections.deque, decimal.Decimal,
-    fractions.Fraction}
+    collections.defaultdict, collections.deque}
+# Importing these modules would take longer than most programs.
+PLAIN_NAMES = {'decimal': 'Decimal', 'fractions': 'Fraction'}
 
 
 class NotKnown:
@@ -86,7 +86,9 @@ class NotKnown:
 
 def is_plain(value):
   kind = type(value)
-  if kind not in PLAIN:
+  if kind not in PLAIN and not any(
+      kind is getattr(sys.modules.get(module), name, None)
+      for module, name in PLAIN_NAMES.items()):
     return False
   if isinstance(value, dict):
     return is_plain(list(value.items()))

@@ -123,6 +123,9 @@ VALUES = {
         'def f(x):\n  x.move_to_end(1)\n  return x',
         '(lambda d: list(f(d)) == list(d) == [3, 1])('
         '__import__("collections").OrderedDict({1: 2, 3: 4}))'),
+    'numbers as arguments': (
+        'from decimal import *\ndef f(x): return Decimal(int(2 * x)) / 4',
+        'f(f(3)) == 0.75 == f(__import__("fractions").Fraction(3, 2))'),
     'array': (
         'import numpy\nf = numpy.array',
         'f([1, 2]).tolist() == [1, 2] and (f([1, 2]) == [1, 2]).all()'),
