@@ -418,8 +418,8 @@ class Engine:
       rank = np.where(moved, -1, self._per_candidate('number', 0))
       rows = _assign_rows(
           running, keep, num_rows, rank, max(limit, num_moved))
-      # Free rows get the index of an idle candidate of their shard; there is
-      # one, because fewer candidates run than the shard has rows.
+      # Free rows get the index of an idle candidate of their shard. If none is
+      # idle, no row is free.
       finished = np.argmin(running, axis=1).astype(np.int32)
       candidate_of_row = self._put(_by_row(
           np.broadcast_to(np.arange(running.shape[1]), running.shape), rows,
@@ -527,13 +527,15 @@ def _assign_rows(
 
   `running` [N, C] bool, `old` and `rank` [N, C] int32 are in the order of slots
   and candidates. A running candidate keeps its old row unless it is `NO_ROW`;
-  those of lower rank get free rows first. Beyond `limit`, none get new rows.
+  those of lower rank get free rows first. Beyond `limit`, none get new rows
+  unless all run: a free row needs an idle candidate.
   """
   rows = np.where(running, old, NO_ROW)
   for shard, row_of, rank_of in zip(running, rows, rank):
     new = np.flatnonzero(shard & (row_of == NO_ROW))
     free = np.setdiff1d(np.arange(num_rows), row_of)
-    free = free[:max(0, min(limit, num_rows) - (num_rows - len(free)))]
+    if not shard.all():
+      free = free[:max(0, min(limit, num_rows) - (num_rows - len(free)))]
     new = new[np.argsort(rank_of[new], kind='stable')][:len(free)]
     row_of[new] = free[:len(new)]
   return rows

@@ -284,6 +284,34 @@ def test_engines_of_a_model_share_its_slots_and_rows(params, sampled):
   assert num_different(found, sampled) <= 1
 
 
+def test_waiting_candidates_sample_nothing_in_free_rows(params):
+  """Also if their engine gives rows to another."""
+  shared = engine_lib.SampledModel(
+      params, CONFIG, SPEC.dtype, scripted.one_device())
+  first, second = (
+      engine_lib.Engine(
+          shared, spec=dataclasses.replace(SPEC, group_size=3, stop_ids=NEVER),
+          num_slots=(4, 8), num_rows=8, prompt_lengths=(7,))
+      for _ in range(2))
+  requests = make_requests(9, budget=32)
+  first.add(dataclasses.replace(requests[0], budget=16))
+  for request in requests[1:4]:
+    first.add(request)
+  first.dispatch()
+  found = first.collect()
+  # One group has left three of eight rows, and its slot is taken at once.
+  first.add(requests[4])
+  for request in requests[5:]:
+    second.add(request)
+  while first.busy or second.busy:
+    for engine in second, first:
+      engine.dispatch()
+    for engine in second, first:
+      found += engine.collect()
+  for group in found:
+    assert {*map(len, group.completions)} == {group.request.budget}
+
+
 def test_waiting_groups_reuse_free_slots(params):
   engine = make_engine(params, stop_ids=NEVER)
   for request in make_requests(29):
