@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/_common.sh"
 usage() {
   cat << 'EOF'
 Usage: bash launch/sweep.sh --config CONFIG --workdir DIR [OPTION ...]
-                            -- KEY=VALUE,VALUE ... [CONFIG OVERRIDE ...]
+                            -- KEY=VALUE,VALUE ... [--config.KEY=VALUE ...]
 
 Installs atgrpo_jax into .venv (skipped if that is up to date), trains a run on
 CPUs for each combination of values in DIR/KEY=VALUE,..., and compares all runs

@@ -49,7 +49,7 @@ def choose(
   for pattern in patterns or ['']:
     if not fnmatch.filter(paths, pattern):
       raise errors.UserError(
-          f'--only={pattern!r} matches no job; --dry_run prints all paths.')
+          f'--only={pattern!r} matches no job; a dry run prints all paths.')
   return [
       job for job in jobs
       if any(fnmatch.fnmatch(job.path, pattern) for pattern in patterns)]
