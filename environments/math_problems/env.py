@@ -148,7 +148,11 @@ class Mathematics(env_api.Sequential):
   def reset(self, task: env_api.Task) -> State:
     if 'tool' in self.roles:
       sandbox_lib.check_given(self.sandbox, 'tools')
-    return State(task['task_id'], task['problem'], task['answer'])
+    answer = task['answer']
+    if not isinstance(answer, str) or not answer.strip():
+      raise ValueError(
+          f'the answer is {answer!r}; expected a text such as "42"')
+    return State(task['task_id'], task['problem'], answer)
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:
     parts = [f'Problem:\n{state.problem}']
@@ -283,14 +287,25 @@ def _grade(answer: str | None, other: str | None) -> grader.Verdict:
   return grader.grade(answer, other)
 
 
+_PRINTED = (
+    (r'Fraction\((-?\d+), (\d+)\)', r'\1/\2'),
+    (r'\*\*', '^'),
+    (r'\bexp\(([^()]*)\)', r'e^{\1}'),
+    (r'\blog\(', r'\\ln('),
+    (r'\b(sin|cos|tan)\(', r'\\\1('),
+    (r'\boo\b', r'\\infty'),
+    (r'(?<=[-+*/( ])[EI]\b', lambda match: match[0].lower()))
+
+
 def _printed_answer(output: str) -> str | None:
   """Returns the last non-blank line as mathematics, or None.
 
-  The brackets of a list or set are dropped, and `Fraction(1, 2)` becomes 1/2.
+  The brackets of a list or set are dropped. Values of `fractions` and SymPy are
+  written in LaTeX.
   """
   line = output.rstrip().rpartition('\n')[2].strip()
-  line = re.sub(r'Fraction\((-?\d+), (\d+)\)', r'\1/\2', line)
-  line = line.replace('**', '^')
+  for pattern, new in _PRINTED:
+    line = re.sub(pattern, new, line)
   bracketed = re.fullmatch(r'[\[{](.*)[\]}]', line)
   return (bracketed[1] if bracketed else line) or None
 

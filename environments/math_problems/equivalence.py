@@ -22,7 +22,7 @@ from environments.math_problems import notation
 
 # A text, a word or a command, which are longer than one letter; or a variable.
 _LETTER = re.compile(
-    r'\\text\s*\{[^{}]*\}|[A-Za-z]{3,}|\\[A-Za-z]+'
+    r'\\text\s*\{[^{}]*\}|(?<![A-Za-z])[a-z]{3,}(?![A-Za-z])|\\[A-Za-z]+'
     r'|[A-DF-Za-df-z]|(?<!\d)[Ee]|[Ee](?![-+]?\d)')  # 1e5 has no letter.
 _GREEK = re.compile(
     r'\\(?:Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega)'

@@ -30,7 +30,7 @@ _SYMBOL = (  # A command without arguments.
 
 def _unwrap(match: re.Match) -> str:
   """Removes `\\text` around a formula."""
-  is_formula = re.search(r'(?<!\^)\d|[=+\\]', match[1])
+  is_formula = re.search(r'(?<!\^)(?<!\^\{)\d|[=+\\]', match[1])
   return f' {match[1]} ' if is_formula else match[0]
 
 
@@ -66,6 +66,7 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'\\(text|vec|hat|bar|overline|mathbb)(?:\s+([a-zA-Z\d])|(\d))(?![a-zA-Z])',
      r'\\\1{\2\3}'),
     (rf'\\text\s*{_BRACED}', _unwrap),
+    (r'(\\text\s*\{[^{}^]*)\^\{?([23])\}?\s*\}', r'\1}^\2'),  # cm^2
     (r'\\text\s*\{\s*\}', ' '),
     ('[\N{MINUS SIGN}\N{EN DASH}]', '-'),
     ('\N{SQUARE ROOT}\\s*(?:(\\d+|[a-z])|\\(([^()]*)\\))', r'\\sqrt{\1\2}'),
@@ -81,6 +82,8 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     ('\N{GREATER-THAN OR EQUAL TO}', r'\\ge '),
     ('\N{SUPERSCRIPT TWO}', '^2'),
     (r'(?<![A-Za-z\\])pi(?![A-Za-z])', r'\\pi '),
+    # The inner root of `sqrt(2 + sqrt(3))`, then the outer one.
+    *[(r'(?<![A-Za-z\\])\\?sqrt\s*\(([^()]*)\)', r'\\sqrt{\1}')] * 2,
     (r'\\varnothing|\\\{\s*\\\}|\N{EMPTY SET}', r'\\emptyset '),
     (r'\\[dtc](frac|binom)', r'\\\1'),
     (r'\{([^{}]*)\\choose(?![a-z])([^{}]*)\}', r'\\binom{\1}{\2}'),

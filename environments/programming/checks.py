@@ -278,12 +278,17 @@ def _report(
   """Returns the result of `run` in `_REPLAY`.
 
   Raises:
-    _SandboxError: the sandbox failed, or the tests fail before any program ran.
+    ValueError: the tests raise an error, or exit, before any program ran.
+    _SandboxError: the sandbox failed, or stopped these tests.
   """
   sandbox = dataclasses.replace(sandbox, limits=_LIMITS)
   result, = sandbox.call(_REPLAY, 'run', [(*tests, known)])
   if result.status is _Status.OK:
     return result.value
+  if result.status is _Status.ERROR and not known:
+    raise ValueError(
+        'the tests fail without a program: '
+        f'{grading.last_line(result.stderr)}')
   if result.status is _Status.INFRASTRUCTURE or not known:
     raise _SandboxError
   return [], {}, grading.last_line(result.stderr)  # The values are huge.

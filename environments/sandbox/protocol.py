@@ -21,7 +21,7 @@ from typing import NamedTuple
 SOCKETS = ('socket', 'packages')  # File names in the server's directory.
 WORK_DIRECTORY = 'empty'  # Programs run here; in the server's directory too.
 # Packages for programs besides the standard library, if they are installed.
-PACKAGES = ('numpy', 'sympy')
+PACKAGES = ('numpy', 'sympy', 'mpmath')
 
 
 class Status(enum.Enum):

@@ -21,7 +21,7 @@ _MAX_DEFINITIONS = 20  # Each is read.
 _MAX_ENDS = 20  # Of a definition; each is tried.
 _FENCE = re.compile(r'^[ \t]*```.*$', re.MULTILINE)
 _IMPORT = re.compile(
-    r'(from\s+[\w.]+\s+import\s+\S.*|import\s+[\w.,\s]+)', re.ASCII)
+    r'(from\s+[\w.]+\s+import\s+\S.*|import\s[\w.,\s]+)', re.ASCII)
 
 
 def find_function(reply: str, name: str) -> str:

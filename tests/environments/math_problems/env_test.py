@@ -60,6 +60,21 @@ def test_tool_reward_and_outcome(stdout, quality, outcome):
   assert step.outcomes == {'tool': outcome}
 
 
+@pytest.mark.parametrize('printed, gold', [
+    ('2 - sqrt(3)', r'2-\sqrt3'), ('2 + 3*I', '2+3i'), ('-oo', r'-\infty'),
+    ('exp(2)/2', r'\frac{e^2}{2}'), ('log(2)*cos(1)', r'\ln 2\cos 1')])
+def test_values_that_sympy_prints_are_graded(printed, gold):
+  for answer, is_right in ((gold, True), ('42', False)):
+    step, = play(make(printed), program(), task=TASK | {'answer': answer})
+    assert step.reward_terms['output_right'] == is_right
+
+
+@pytest.mark.parametrize('answer', [42, None, ' '])
+def test_answers_without_text_are_refused(answer):
+  with pytest.raises(ValueError, match='expected a text such as "42"'):
+    make().reset(TASK | {'answer': answer})
+
+
 def test_outcome_preset_pays_only_the_checker():
   steps = play(make(reward='outcome'), program(), r'\boxed{42}')
   assert [step.local_rewards for step in steps] == [

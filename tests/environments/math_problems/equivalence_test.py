@@ -41,9 +41,12 @@ PAIRS = (
             '$45', r'\$45'], ['54', r'45\sqrt{2}', '45m']),
     (r'5\text{ cm}', ['5', '5 cm', r'5 \text{centimeters}'],
      [r'5\text{ km}', r'5\text{ cm}^2']),
+    ('10', [r'10\text{ cm^2}', r'10\,\mathrm{m/s^{2}}'], [r'10^2\text{ cm}']),
     ('$6m$', [r'6 \cdot m', 'm6'], ['6', '6n', '12m']),
     # Roots, powers, logarithms, pi.
     (r'2\sqrt{10}', [r'\sqrt{40}', r'\sqrt{10}*2'], [r'10\sqrt{2}']),
+    (r'1-\sqrt{2+\sqrt{3}}', ['1 - sqrt(2 + sqrt(3))', r'1 - \sqrt(2+\sqrt 3)'],
+     ['1 - sqrt(2) + sqrt(3)']),
     (r'\frac{\log 2}{\log 2-\log 3}', [r'\frac{\log 2}{\log\frac{2}{3}}'],
      [r'\frac{\log 3}{\log 2-\log 3}']),
     # Formulas.
@@ -264,6 +267,8 @@ PAIRS = (
     (r'\text{(E)}', ['E', '(E)', r'\textbf{(E)}'], ['e', 'D']),
     # Capitals are no constants, and choices have an order.
     ('e', ['e^1'], ['E']), ('i', [], ['I']), ('E', [], ['e']),
+    (r'\frac{Rrs}{2}', [r'\frac{R\cdot r\cdot s}{2}'],
+     [r'\frac{r^2s}{2}', r'\frac{R^2s}{2}']),
     ('C', ['c', '(c)'], ['d']), (r'\Pi', [r'\Pi'], [r'\pi']),
     (r'\Delta x', [r'x\Delta'], [r'\delta x']),
     ('2e', [], ['2E']), ('1500', ['1.5E3', '1.5e3'], []), ('AB', [], ['BA']),

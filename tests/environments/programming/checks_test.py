@@ -200,11 +200,18 @@ def test_sandbox_failures_are_not_cached(sandbox, monkeypatch):
   verdict = checks.check(broken, problem, examples.ADD)
   assert verdict.status is Status.INFRASTRUCTURE and not verdict.passed
   checks._first_report.cache_clear()
-  with monkeypatch.context() as patch:  # The tests fail without a program.
-    patch.setattr(checks, '_REPLAY', '1 / 0')
+  with monkeypatch.context() as patch:
+    patch.setattr(checks, '_REPLAY', 'bytearray(2**40)')  # Too large.
     verdict = checks.check(sandbox, problem, examples.ADD)
   assert verdict.status is Status.INFRASTRUCTURE
   assert checks.check(sandbox, problem, examples.ADD).passed
+
+
+def test_tests_that_exit_are_named(sandbox):
+  problem = examples.make_check(
+      'def check(candidate):\n  assert candidate(1, 2) == 3\n  exit()')
+  with pytest.raises(ValueError, match='fail without a program: .*no value'):
+    checks.check(sandbox, problem, examples.ADD)
 
 
 @pytest.mark.parametrize('name', forgeries.FORGERIES)
