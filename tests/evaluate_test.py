@@ -83,7 +83,13 @@ def test_right_answers_that_were_cut_off_are_reported(monkeypatch):
   assert (result['success'], result['finished_success']) == (1, 1 / 3)
   problem, = evaluate.find_problems(result)
   assert '100.0 % of the tasks' in problem and 'only 33.3 %' in problem
-  assert not evaluate.find_problems(result | {'finished_success': 0.5})
+  result |= {'finished_success': 0.5}
+  assert not evaluate.find_problems(result)
+  result['outcomes']['a'] = {'parse_error': 3}
+  result['budget'] |= {'overlong_prompts': 2, 'cut_completions': 9}
+  too_long, not_parsed = evaluate.find_problems(result)
+  assert '2 of 3 episodes before training ended' in too_long
+  assert 'errors: most answers were cut off at rollout' in not_parsed
 
 
 def test_response_time(monkeypatch):

@@ -179,10 +179,15 @@ class WandB:
     path = folder / _RUN_ID
     if not path.exists():  # A new run, also in a folder that was deleted.
       files.write_whole(path, uuid.uuid4().hex)
-    self._run = wandb.init(
-        id=path.read_text(), name=folder.name,
-        dir=None if is_remote else str(folder), config=dict(config),
-        resume='allow')
+    try:
+      self._run = wandb.init(
+          id=path.read_text(), name=folder.name,
+          dir=None if is_remote else str(folder), config=dict(config),
+          resume='allow')
+    except Exception as error:
+      raise errors.UserError(
+          f"train.writers names 'wandb', which failed ({errors.one_line(error)}"
+          '); run `wandb login`, or set WANDB_MODE=offline.') from error
 
   def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
     self._run.log(dict(values), step=step)

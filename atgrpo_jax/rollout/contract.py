@@ -13,7 +13,6 @@ import json
 import math
 import pickle
 import reprlib
-import traceback
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,9 +203,7 @@ class _Call(contextlib.AbstractContextManager):
     reported = errors.UserError(
         f'{self._function} failed {self._where} ({errors.one_line(error)}); '
         f'{self._advice}.')
-    # The first frame is in this module.
-    reported.user_traceback = ''.join(
-        traceback.format_exception(kind, error, frames.tb_next))
+    reported.user_traceback = errors.traceback_below(error)
     raise reported from error
 
   def problem(self, value: Any, expected: str) -> errors.UserError:

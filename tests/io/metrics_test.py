@@ -109,6 +109,10 @@ def test_wandb_resumes_the_run_of_a_workdir(tmp_path, monkeypatch):
   assert first == second
   assert first['resume'] == 'allow' and first['config'] == {'c': 3}
   assert first['id'] != other['id']
+  wandb.init.side_effect = RuntimeError('no API key')
+  with pytest.raises(errors.UserError, match='no API key.*wandb login'):
+    metrics.MetricsWriter(
+        tmp_path / 'c', offset=None, writers=('wandb',), config={})
 
 
 def test_compilations_are_counted():
