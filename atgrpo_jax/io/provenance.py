@@ -4,8 +4,8 @@ Each start and each end of a training adds a line. A start names the command,
 the commits of this package and of the working directory, the versions of
 libraries, the devices and the hosts. Changes since a commit, with imported
 modules that are in no commit, are in `changes/<sha256>.diff`. A copy without a
-repository has the commit that $SOURCE_COMMIT gives. Nothing reads the record
-but people and the report.
+repository has the commit that $SOURCE_COMMIT gives. A run that resumes with
+other code warns; nothing else reads the record but people and the report.
 """
 
 import datetime
@@ -45,6 +45,10 @@ def start(workdir: pathlib.Path, step: int) -> None:
       for root in dict.fromkeys(map(_root, folders)) if root}
   if not commits and (source := os.environ.get('SOURCE_COMMIT')):
     commits = {str(folders[0]): {'commit': source}}
+  earlier = [x['commits'] for x in read(workdir) if x.get('commits')]
+  if step and earlier and _code(earlier[-1]) != _code(commits):
+    print('warning: the code has changed since the last start, from '
+          f'{_code(earlier[-1])} to {_code(commits)}; see provenance.jsonl')
   _append(workdir, {
       'event': 'resumed' if step else 'started', 'step': step,
       'command': shlex.join([sys.executable, *sys.orig_argv[1:]]),
@@ -75,6 +79,13 @@ def _append(workdir: pathlib.Path, event: dict[str, Any]) -> None:
   files.append(
       workdir / 'provenance.jsonl',
       json.dumps({'time': now} | event).encode() + b'\n')
+
+
+def _code(commits: dict[str, Any]) -> str:
+  """The commits, and the files with changes since them."""
+  return ', '.join(sorted({
+      x['commit'][:8] + (f' with {x["changes"]}' if 'changes' in x else '')
+      for x in commits.values()})) or 'no commit'
 
 
 def _root(folder: pathlib.Path) -> str:

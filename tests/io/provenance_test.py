@@ -16,7 +16,7 @@ def git(folder, *arguments):
       stdout=subprocess.PIPE).stdout.strip()
 
 
-def test_each_start_and_end_is_recorded(tmp_path, monkeypatch):
+def test_each_start_and_end_is_recorded(tmp_path, monkeypatch, capsys):
   repository, workdir = tmp_path / 'repository', tmp_path / 'workdir'
   repository.mkdir()
   workdir.mkdir()
@@ -30,13 +30,15 @@ def test_each_start_and_end_is_recorded(tmp_path, monkeypatch):
 
   provenance.start(workdir, 0)
   provenance.end(workdir, 3, 'stopped by SIGTERM')
+  provenance.start(workdir, 3)
+  assert not capsys.readouterr().out
   (repository / 'rule.py').write_text('2\n')
   (repository / 'new_rule.py').write_text('new = 3\n')
   (repository / 'notes.txt').write_text('unused\n')
   monkeypatch.syspath_prepend(repository)
   importlib.import_module('new_rule')
   provenance.start(workdir, 3)
-  first, end, second = provenance.read(workdir)
+  first, end, _, second = provenance.read(workdir)
 
   assert [first['event'], end['event'], second['event']] == [
       'started', 'stopped by SIGTERM', 'resumed']
@@ -53,6 +55,7 @@ def test_each_start_and_end_is_recorded(tmp_path, monkeypatch):
   changes = (workdir / changed['changes']).read_text()
   assert '-1\n+2\n' in changes and '+new = 3\n' in changes
   assert 'unused' not in changes
+  assert f'{commit[:8]} with {changed["changes"]}' in capsys.readouterr().out
 
 
 def test_a_copy_without_a_repository_names_its_source(tmp_path, monkeypatch):
