@@ -80,7 +80,7 @@ def _train(
   test_tasks = experiment.tasks(config.evaluation.test)
   rehearsal.check(experiment, train_tasks)
   evaluate.warn_of_overlap(config, train_tasks, validation_tasks, test_tasks)
-  split_hash = datasets.split_hash(train_tasks)
+  hashes = [*map(datasets.split_hash, (train_tasks, validation_tasks))]
 
   # ---- Workdir --------------------------------------------------------------
   is_resumed = workdir_lib.check_config(workdir, config_dict)
@@ -93,10 +93,13 @@ def _train(
   states, meta = experiment.restore(checkpoints, workdir)
   loop = LoopState(**meta['loop']) if meta else LoopState()
   print(f'resumes after step {loop.step}' if loop.step else 'starts afresh')
-  if meta.get('split_hash', split_hash) != split_hash:
+  train_hash, validation_hash = meta.get('hashes', hashes)
+  if train_hash != hashes[0]:
     raise errors.UserError(
         f'dataset.train={config.dataset.train!r} has other tasks than when the '
         f'run in {workdir} started; restore them, or choose another --workdir.')
+  if validation_hash != hashes[1]:
+    loop.best_success = -1.0  # On other tasks, less may be the best.
   if loop.step:
     before = evaluate.read(workdir, 'before')
     evaluate.check_comparable(
@@ -122,7 +125,7 @@ def _train(
     checkpoints_lib.check_space(workdir, states)
     checkpoints.save(loop.step, states, {
         'loop': dataclasses.asdict(loop), 'metrics_offset': writer.offset(),
-        'split_hash': split_hash, **experiment.identity()}, is_best=is_best)
+        'hashes': hashes, **experiment.identity()}, is_best=is_best)
 
   # ---- Evaluation before ----------------------------------------------------
   if not loop.step:

@@ -181,6 +181,13 @@ def test_the_best_checkpoint_is_kept(
   assert train.train(experiment, tmp_path)
   assert experiment.trained_params(tmp_path, 'best')[1] == 2
 
+  # On other tasks, less may be the best.
+  successes = iter([0.1, 0.0])
+  experiment = echo.experiment(echo_folder, **changes | {
+      'train.num_steps': 6, 'evaluation.validation': 'validation[:2]'})
+  assert train.train(experiment, tmp_path)
+  assert experiment.trained_params(tmp_path, 'best')[1] == 6
+
 
 def test_the_token_limit_ends_a_run(echo_folder, tmp_path):
   """The run ends at the step closest to the limit."""
