@@ -83,12 +83,13 @@ def _check_platform() -> None:
 
   Without a GPU, jax would use the next one.
   """
-  wanted = os.environ.get('JAX_PLATFORMS', '').partition(',')[0].lower()
+  wanted = os.environ.get('JAX_PLATFORMS', '').partition(',')[0]
+  expected = {'cuda': 'gpu', 'rocm': 'gpu', 'tpu': 'tpu'}.get(wanted)
   try:
     found = jax.default_backend()
   except (AssertionError, RuntimeError) as error:
-    found = errors.one_line(error)
-  if wanted and found != {'cuda': 'gpu', 'rocm': 'gpu'}.get(wanted, wanted):
+    expected, found = wanted, errors.one_line(error)
+  if expected not in (None, found):
     raise errors.UserError(
         f'JAX_PLATFORMS asks for {wanted!r}, but jax found {found!r}; check '
         'the driver and which devices this process may use, or unset it.')
