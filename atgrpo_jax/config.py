@@ -63,7 +63,7 @@ def build(
     executor: workers_lib.Workers) -> experiment_lib.Experiment:
   """Builds the experiment; raises UserError if it cannot work."""
   check_run(config)
-  _check_platform()
+  hosts.check_platform()
   environment, policy_map, rollout, advantage, critic = settings.read(
       config, sandbox)
   chip = fit.chip_of(jax.local_devices()[0])
@@ -76,23 +76,6 @@ def build(
       policies=policies, buckets=batching.Buckets(**fitting.buckets),
       rollout=rollout, advantage=advantage, critic=critic,
       critics=actor_critic.make_critics(critic, policies), executor=executor)
-
-
-def _check_platform() -> None:
-  """Raises UserError if the first of JAX_PLATFORMS is missing.
-
-  Without a GPU, jax would use the next one.
-  """
-  wanted = os.environ.get('JAX_PLATFORMS', '').partition(',')[0]
-  expected = {'cuda': 'gpu', 'rocm': 'gpu', 'tpu': 'tpu'}.get(wanted)
-  try:
-    found = jax.default_backend()
-  except (AssertionError, RuntimeError) as error:
-    expected, found = wanted, errors.one_line(error)
-  if expected not in (None, found):
-    raise errors.UserError(
-        f'JAX_PLATFORMS asks for {wanted!r}, but jax found {found!r}; check '
-        'the driver and which devices this process may use, or unset it.')
 
 
 def check(config: ml_collections.ConfigDict) -> None:

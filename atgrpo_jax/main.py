@@ -153,6 +153,7 @@ def main(argv: list[str]) -> int:
       with stop.exit_at_once(), progress.activity(
           lambda: 'waiting for all processes to start …'):
         hosts.initialize(**process)
+    hosts.check_platform()
     if not hosts.is_first():
       null = stack.enter_context(open(os.devnull, 'w'))
       stack.enter_context(contextlib.redirect_stdout(null))

@@ -51,7 +51,24 @@ def initialize(
         f'({errors.one_line(error)}); give HOST:PORT with a free port, '
         '--num_processes and --process_id, or start a TPU pod or a job of '
         'SLURM or Open MPI.') from error
-  jax.devices()  # Loads libraries while this process has a single thread.
+  check_platform()  # While this process has a single thread.
+
+
+def check_platform() -> None:
+  """Raises UserError if the first of JAX_PLATFORMS is missing.
+
+  Without a GPU, jax would use the next one. The first call loads libraries.
+  """
+  wanted = os.environ.get('JAX_PLATFORMS', '').partition(',')[0]
+  expected = {'cuda': 'gpu', 'rocm': 'gpu', 'tpu': 'tpu'}.get(wanted)
+  try:
+    found = jax.default_backend()
+  except (AssertionError, RuntimeError) as error:
+    expected, found = wanted, errors.one_line(error)
+  if expected not in (None, found):
+    raise errors.UserError(
+        f'JAX_PLATFORMS asks for {wanted!r}, but jax found {found!r}; check '
+        'the driver and which devices this process may use, or unset it.')
 
 
 class ExitOnError:
