@@ -272,6 +272,8 @@ def parse_flags(
     raise errors.UserError(
         f'--config: there is no file {path!r} in {os.getcwd()}; give a config '
         f'such as {example}.')
+  if path:  # The config may name modules beside it, also to the workers.
+    sys.path.append(str(pathlib.Path(path).resolve().parent))
   if (given.workdir and not path
       and given.mode not in ('compile_check', 'report', 'compare')):
     argv = _add_saved_config(argv, given.workdir)

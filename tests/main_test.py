@@ -31,6 +31,7 @@ CASES = [
      ["sandbox.level='bwarp'", "'bwrap'"]),
 ]
 VALID = [
+    ['--check', '--config=docs/examples/debate.py'],  # Names modules beside it.
     ['--check', '--config=configs/pod.py:topology=v5litepod-16'],
     ['--check', '--config=configs/plan_path.py:size=1.7b', '--mode=evaluate',
      '--checkpoint=best', '--config.policies=lora_per_role']]
