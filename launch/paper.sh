@@ -13,7 +13,7 @@ DIR/SIZE/tables. Finished jobs are skipped, so run it again to resume or to add
 jobs. Folders are relative to the checkout.
 
   --scale SIZE    nano (default); coder-0.5b, two teams of Qwen2.5-Coder-0.5B,
-                  10 GiB and about an hour per job; or 1.7b, 8b or, for MAGRPO's
+                  10 GiB and up to two hours per job; or 1.7b, 8b or, for MAGRPO's
                   coding tables, coder-3b, whose commands are printed without
                   --launch
   --seeds N       seeds per job (default 5)

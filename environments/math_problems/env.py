@@ -292,7 +292,7 @@ _PRINTED = (
     (r'\*\*', '^'),
     (r'\bexp\(([^()]*)\)', r'e^{\1}'),
     (r'\blog\(', r'\\ln('),
-    (r'\b(sin|cos|tan)\(', r'\\\1('),
+    (r'\b(sin|cos|tan)\(', r'\\\1('), (r'\ba(sin|cos|tan)\(', r'\\arc\1('),
     (r'\boo\b', r'\\infty'),
     (r'(?<=[-+*/( ])[EI]\b', lambda match: match[0].lower()))
 
@@ -300,8 +300,8 @@ _PRINTED = (
 def _printed_answer(output: str) -> str | None:
   """Returns the last non-blank line as mathematics, or None.
 
-  The brackets of a list or set are dropped. Values of `fractions` and SymPy are
-  written in LaTeX.
+  The brackets of a list or set are dropped. Frequent values of `fractions` and
+  SymPy are written in LaTeX.
   """
   line = output.rstrip().rpartition('\n')[2].strip()
   for pattern, new in _PRINTED:
