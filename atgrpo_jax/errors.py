@@ -42,10 +42,12 @@ class LostWorkdirError(RuntimeError):
 REPORTED_ERRORS = UserError, InfrastructureError, LostWorkdirError
 
 
-def traceback_below(error: BaseException) -> str:
-  """The traceback of an error without its first frame, which is ours."""
-  return ''.join(traceback.format_exception(
+def of_user_code(message: str, error: BaseException) -> UserError:
+  """A UserError with the traceback of `error` below our frame, the first."""
+  reported = UserError(message)
+  reported.user_traceback = ''.join(traceback.format_exception(
       type(error), error, error.__traceback__.tb_next))
+  return reported
 
 
 def refuse_arguments(argv: Sequence[str]) -> None:

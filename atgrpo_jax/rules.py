@@ -38,10 +38,8 @@ class _UserRule:
     except errors.UserError:
       raise
     except errors.USER_CODE_ERRORS as error:
-      reported = errors.UserError(
-          f'{self.given} raised {errors.one_line(error)}.')
-      reported.user_traceback = errors.traceback_below(error)
-      raise reported from error
+      raise errors.of_user_code(
+          f'{self.given} raised {errors.one_line(error)}.', error) from error
     if self.is_array_rule:
       is_good = np.shape(found) == np.shape(args[0])
       if isinstance(found, np.ndarray):  # Otherwise jit traces it.

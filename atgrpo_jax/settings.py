@@ -145,12 +145,11 @@ def make_environment(
     except ValueError:  # An invalid option.
       raise
     except errors.USER_CODE_ERRORS as error:
-      reported = errors.UserError(
+      raise errors.of_user_code(
           f'{given}: make_environment failed ({errors.one_line(error)}); check '
           'the section environment of the config. It must have the parameters '
-          f'{", ".join(arguments)}, or **_ for those that it ignores.')
-      reported.user_traceback = errors.traceback_below(error)
-      raise reported from error
+          f'{", ".join(arguments)}, or **_ for those that it ignores.', error
+          ) from error
   missing = [x for x in _ENVIRONMENT if not hasattr(environment, x)]
   if missing:
     raise errors.UserError(

@@ -184,7 +184,7 @@ class WandB:
           id=path.read_text(), name=folder.name,
           dir=None if is_remote else str(folder), config=dict(config),
           resume='allow')
-    except Exception as error:
+    except Exception as error:  # Settings, disk and network: no common type.
       raise errors.UserError(
           f"train.writers names 'wandb', which failed ({errors.one_line(error)}"
           '); run `wandb login`, or set WANDB_MODE=offline.') from error

@@ -200,11 +200,9 @@ class _Call(contextlib.AbstractContextManager):
         KeyboardInterrupt, signals.Stopped, signals.TooSlowError,
         _BadStepError)):
       return
-    reported = errors.UserError(
+    raise errors.of_user_code(
         f'{self._function} failed {self._where} ({errors.one_line(error)}); '
-        f'{self._advice}.')
-    reported.user_traceback = errors.traceback_below(error)
-    raise reported from error
+        f'{self._advice}.', error) from error
 
   def problem(self, value: Any, expected: str) -> errors.UserError:
     """Describes a value of another type."""
