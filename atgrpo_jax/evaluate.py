@@ -531,13 +531,14 @@ def print_problems(result: Mapping[str, Any]) -> None:
 
 def print_comparison(
     before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-  """Prints both evaluations, with 95 % intervals."""
+  """Prints both evaluations, with 95 % intervals, and problems of `after`."""
   print_table({'before': before, 'after': after})
   print(f'held-out success: before {100 * before["success"]:.1f} %, after '
         f'{100 * after["success"]:.1f} % ({after["num_tasks"]} tasks)')
   for name in ('return', *before.get('terms', ())):
     print(f'held-out {name}: before {_format_mean(before, name)}, after '
           f'{_format_mean(after, name)}')
+  print_problems(after)
 
 
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:

@@ -100,22 +100,23 @@ def check_first_prompts(
     buckets: batching.Buckets, max_new_tokens: int) -> None:
   """Raises UserError unless every task starts and its first prompts fit.
 
-  Only the longest prompt of each role, by bytes, is encoded. The runner
-  checks all first prompts, and `EpisodeRunner.truncate` all later ones.
+  A prompt has at most as many tokens as bytes, besides those of the template,
+  so only prompts that may be too long are encoded. The runner checks all first
+  prompts, and `EpisodeRunner.has_room` all later ones.
   """
-  longest = {role: (-1, '', []) for role in environment.phases[0]}
+  overhead = {}  # Role -> tokens of its first prompt, with the template's.
   for task in tasks:
     state = contract.check_start(environment, task)
-    for role in longest:
+    for role in environment.phases[0]:
       messages = contract.observe(
           environment, state, role, task_id=task['task_id'], turn=0)
-      length = sum(len(str(x).encode()) for x in messages)
-      if length > longest[role][0]:
-        longest[role] = length, task['task_id'], messages
-  for role, (_, task_id, messages) in longest.items():
-    if task_id:
+      num_bytes = sum(len(str(x).encode()) for x in messages)
       policy = policies[policy_map[role]]
-      check_prompt(
-          len(policy.tokenizer.encode_prompt(messages)),
-          types.GroupKey(task_id, role, turn=0, branch=0),
-          buckets=buckets, max_new_tokens=max_new_tokens, config=policy.config)
+      limit = prompt_limit(buckets, max_new_tokens, policy.config)
+      if role not in overhead or num_bytes + overhead[role] > limit:
+        length = len(policy.tokenizer.encode_prompt(messages))
+        check_prompt(
+            length, types.GroupKey(task['task_id'], role, turn=0, branch=0),
+            buckets=buckets, max_new_tokens=max_new_tokens,
+            config=policy.config)
+        overhead.setdefault(role, length)

@@ -9,14 +9,17 @@ import jax
 import numpy as np
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax import model
 from atgrpo_jax import types
 from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import node as node_lib
+from atgrpo_jax.rollout import policies
 from atgrpo_jax.rollout import tree as tree_lib
 from atgrpo_jax.rollout import workers as workers_lib
 from atgrpo_jax.sampling import engine as engine_lib
 from environments import env_api
+from tests import echo
 from tests.rollout import scripted
 
 
@@ -165,3 +168,17 @@ def test_no_bit_depends_on_the_duration_of_steps(mode, monkeypatch):
       node.turn for tree in expected for node, _ in tree.ends()} == {0, 1, 2}
   lengths = {len(c.completion) for group in groups for c in group.candidates}
   assert min(lengths) == 1 and max(lengths) == 12
+
+
+def test_a_prompt_with_few_bytes_and_many_tokens_is_refused(echo_folder):
+  experiment = echo.experiment(echo_folder)
+  tasks = [
+      {'task_id': 'one word', 'letter': 'a' * 60},
+      {'task_id': 'six words', 'letter': 'a b c d e f'}]
+  arguments = {'buckets': experiment.buckets, 'max_new_tokens': 2}
+  parts = experiment.policies, experiment.policy_map
+  policies.check_first_prompts(
+      experiment.environment, tasks[:1], *parts, **arguments)
+  with pytest.raises(errors.UserError, match="'six words', turn 1, has 8"):
+    policies.check_first_prompts(
+        experiment.environment, tasks, *parts, **arguments)
