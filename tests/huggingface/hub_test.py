@@ -49,7 +49,7 @@ def test_base_models_have_a_hub_name_or_an_absolute_path(folder, expected):
     ('models/nanoo', 'did you mean models/nano?'),
     ('tests/golden', 'did you mean tests/goldens?'),
     ('models/x', 'in the checkout'),
-    ('.cache/smollm2', 'python -m models.smollm2')])
+    ('elsewhere/smollm2', 'python -m models.smollm2')])
 def test_other_names_are_refused(name, words, monkeypatch):
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
   with pytest.raises(errors.UserError) as error:
