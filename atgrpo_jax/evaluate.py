@@ -322,13 +322,14 @@ def test(
     experiment: experiment_lib.Experiment, states: experiment_lib.States,
     tasks: Sequence[env_api.Task], step: int, workdir: pathlib.Path,
     name: str) -> dict[str, Any]:
-  """Evaluates the test split and writes `evals/<name>.json`."""
+  """Evaluates the test split, writes `evals/<name>.json`, prints problems."""
   runner = experiment.runner(
       experiment_lib.params_of(states), step=step,
       **experiment.evaluation_sampling)
   result = describe(experiment) | evaluate(
       runner, tasks, transcripts_path(workdir, name))
   write(workdir, name, result)
+  print_problems(result)
   return result
 
 
@@ -531,14 +532,13 @@ def print_problems(result: Mapping[str, Any]) -> None:
 
 def print_comparison(
     before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-  """Prints both evaluations, with 95 % intervals, and problems of `after`."""
+  """Prints both evaluations, with 95 % intervals."""
   print_table({'before': before, 'after': after})
   print(f'held-out success: before {100 * before["success"]:.1f} %, after '
         f'{100 * after["success"]:.1f} % ({after["num_tasks"]} tasks)')
   for name in ('return', *before.get('terms', ())):
     print(f'held-out {name}: before {_format_mean(before, name)}, after '
           f'{_format_mean(after, name)}')
-  print_problems(after)
 
 
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:

@@ -131,7 +131,6 @@ def _train(
   if not loop.step:
     before = evaluate.test(experiment, states, test_tasks, 0, workdir, 'before')
     print(f'held-out success before: {100 * before["success"]:.1f} %')
-    evaluate.print_problems(before)
     loop.validation = evaluate.validate(
         experiment, states, validation_tasks, 0)
 
