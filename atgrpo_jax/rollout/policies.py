@@ -104,16 +104,19 @@ def check_first_prompts(
   so only prompts that may be too long are encoded. The runner checks all first
   prompts, and `EpisodeRunner.has_room` all later ones.
   """
+  limits = {
+      role: prompt_limit(
+          buckets, max_new_tokens, policies[policy_map[role]].config)
+      for role in environment.phases[0]}
   overhead = {}  # Role -> tokens of its first prompt, with the template's.
   for task in tasks:
     state = contract.check_start(environment, task)
-    for role in environment.phases[0]:
+    for role, limit in limits.items():
       messages = contract.observe(
           environment, state, role, task_id=task['task_id'], turn=0)
       num_bytes = sum(len(str(x).encode()) for x in messages)
-      policy = policies[policy_map[role]]
-      limit = prompt_limit(buckets, max_new_tokens, policy.config)
       if role not in overhead or num_bytes + overhead[role] > limit:
+        policy = policies[policy_map[role]]
         length = len(policy.tokenizer.encode_prompt(messages))
         check_prompt(
             length, types.GroupKey(task['task_id'], role, turn=0, branch=0),
