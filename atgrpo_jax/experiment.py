@@ -303,6 +303,10 @@ class Experiment:
     policies_lib.check_first_prompts(
         self.environment, tasks, self.policies, self.policy_map,
         buckets=self.buckets, max_new_tokens=self.config.rollout.max_new_tokens)
+    if split == self.config.dataset.train:
+      actor_critic.check_first_inputs(
+          self.critic, self.critics, self.environment, tasks, self.policy_map,
+          self.critic_buckets)
     return tasks
 
 

@@ -30,6 +30,7 @@ import math
 
 import numpy as np
 
+from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
@@ -39,21 +40,26 @@ from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import returns as returns_lib
 from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
+from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 
 CENTRAL = 'central'  # Name and view of the central critic.
+# View -> (policy or `CENTRAL`, token ids [S] int32).
+_Inputs = dict[str, tuple[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
 class BoundCritic:
   """A critic with its current parameters.
 
-  `values_fn` maps N inputs, each [S] int32, to values [N] float32.
+  `values_fn` maps N inputs, each [S] int32 with S up to `max_input_tokens`, to
+  values [N] float32.
   """
 
   name: str
   tokenizer: tokenizer_lib.Tokenizer
+  max_input_tokens: int
   values_fn: Callable[[Sequence[np.ndarray]], np.ndarray]
 
 
@@ -63,6 +69,11 @@ class Critics:
 
   spec: spec_lib.CriticSpec
   bound: Mapping[str, BoundCritic]
+
+  def fit(self, inputs: _Inputs) -> bool:
+    return all(
+        len(ids) <= self.bound[name].max_input_tokens
+        for name, ids in inputs.values())
 
 
 def make_critics(
@@ -96,9 +107,63 @@ def bind_critics(
     return None
   return Critics(spec, {
       name.removeprefix('critic/'): BoundCritic(
-          name, critic.tokenizer, functools.partial(
+          name, critic.tokenizer, _input_limit(critic, buckets),
+          functools.partial(
               update_lib.critic_values, critic, params[name], buckets=buckets))
       for name, critic in critics.items()})
+
+
+def _input_limit(
+    critic: policy_lib.Policy, buckets: batching.Buckets) -> int:
+  return min(buckets.prompt[-1], critic.config.max_positions)
+
+
+def check_first_inputs(
+    spec: spec_lib.CriticSpec, critics: Mapping[str, policy_lib.Policy],
+    environment: env_api.Environment, tasks: Sequence[env_api.Task],
+    policy_map: policies_lib.PolicyMap, buckets: batching.Buckets) -> None:
+  """Raises UserError unless the first inputs of the critics fit.
+
+  Longer inputs of later turns end their episodes, see `inputs_fit`.
+  """
+  named = {
+      name.removeprefix('critic/'): critic for name, critic in critics.items()}
+  for task in tasks if critics else ():
+    inputs = _inputs(
+        spec.kind, named, environment, policy_map, contract.reset(
+            environment, task), contract.Position(0, 0), task['task_id'])
+    for name, ids in inputs.values():
+      limit = _input_limit(named[name], buckets)
+      if len(ids) > limit:
+        raise errors.UserError(
+            f'The first input of critic/{name} in task {task["task_id"]!r} has '
+            f'{len(ids)} tokens; at most {limit} fit. Raise '
+            f'critic.prompt_buckets (largest: {buckets.prompt[-1]}); the model '
+            f'has {named[name].config.max_positions} positions.')
+
+
+def inputs_fit(
+    critics: Critics, runner: runner_lib.EpisodeRunner, task_id: str,
+    position: contract.Position, state: env_api.State) -> bool:
+  """Whether the inputs of the critics at a position fit."""
+  return critics.fit(_inputs(
+      critics.spec.kind, critics.bound, runner.environment, runner.policy_map,
+      state, position, task_id))
+
+
+def _inputs(
+    kind: str, critics: Mapping[str, BoundCritic | policy_lib.Policy],
+    environment: env_api.Environment, policy_map: policies_lib.PolicyMap,
+    state: env_api.State, position: contract.Position,
+    task_id: str) -> _Inputs:
+  """The inputs of the critics at a position."""
+  inputs = {}
+  for view, messages in critic_prompts(
+      environment, kind, state, position.phase, task_id=task_id,
+      turn=position.turn).items():
+    name = CENTRAL if kind == 'central' else policy_map[view]
+    inputs[view] = name, critics[name].tokenizer.encode_prompt(messages)
+  return inputs
 
 
 def critic_prompts(
@@ -161,7 +226,8 @@ class _Evaluation:
   def add_node(self, node: tree_lib.Node) -> list[_Query]:
     """Adds the inputs before a node, and after each of its joint actions.
 
-    The query after a joint action is empty if its episode ends.
+    The query after a joint action is empty if its episode ends, or would end
+    because the inputs are too long.
     """
     task_id = node.groups[0].key.task_id
     position = contract.Position(node.turn, node.phase)
@@ -207,12 +273,10 @@ class _Evaluation:
   def _add(
       self, state: env_api.State, position: contract.Position,
       task_id: str) -> _Query:
-    kind, query = self.critics.spec.kind, {}
-    for view, messages in critic_prompts(
-        self.environment, kind, state, position.phase, task_id=task_id,
-        turn=position.turn).items():
-      name = CENTRAL if kind == 'central' else self.policy_map[view]
-      ids = self.critics.bound[name].tokenizer.encode_prompt(messages)
+    query, inputs = {}, _inputs(
+        self.critics.spec.kind, self.critics.bound, self.environment,
+        self.policy_map, state, position, task_id)
+    for view, (name, ids) in inputs.items() if self.critics.fit(inputs) else ():
       query[view] = name, ids.tobytes()
       self.inputs.setdefault(query[view], ids)
     return query

@@ -1,6 +1,7 @@
 """Plays the tasks of a training step, by the algorithm of `rollout.mode`."""
 
 from collections.abc import Sequence
+import functools
 
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import actor_critic
@@ -46,6 +47,9 @@ def play(
 
   `critics` is used by the return type 'bootstrapped' only.
   """
+  if rollout.return_type == 'bootstrapped':
+    runner.critics_fit = functools.partial(
+        actor_critic.inputs_fit, critics, runner)
   trees = runner.play([play_task(runner, task, rollout) for task in tasks])
   if rollout.return_type == 'bootstrapped':
     trees = actor_critic.with_values(

@@ -158,14 +158,7 @@ def update_critic(
 def critic_values(
     critic: policy_lib.Policy, params: policy_lib.Params,
     inputs: Sequence[np.ndarray], buckets: batching.Buckets) -> np.ndarray:
-  """A critic's values [N] float32 of token ids.
-
-  Raises UserError for an input that exceeds the buckets or the model.
-  """
-  limit = min(buckets.prompt[-1], critic.config.max_positions)
-  errors.check_number(
-      f'{critic.name}: tokens of an input', max(map(len, inputs), default=0),
-      less_than=limit + 1, advice='; raise critic.prompt_buckets')
+  """A critic's values [N] float32 of token ids that fit."""
   values = np.zeros(len(inputs), np.float32)
   rows, dispatched = [], []
   with jax.set_mesh(critic.mesh):

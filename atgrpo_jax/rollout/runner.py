@@ -111,6 +111,9 @@ class EpisodeRunner:
       default_factory=dict)
   # True abandons the episodes; checked between chunks.
   is_stopped: Callable[[], bool] = lambda: False
+  # Whether the inputs of critics fit; has the arguments of `has_room`.
+  critics_fit: Callable[[str, contract.Position, env_api.State], bool] = (
+      lambda *_: True)
   usage: Usage = dataclasses.field(default_factory=Usage)
   _engines: dict[tuple, engine_lib.Engine] = dataclasses.field(
       default_factory=dict, init=False)
@@ -195,7 +198,7 @@ class EpisodeRunner:
   def has_room(
       self, task_id: str, position: contract.Position,
       state: env_api.State) -> bool:
-    """Whether the prompts of a position fit."""
+    """Whether the prompts of a position fit, and the inputs of critics."""
     def fits(role):
       policy = self.policy_of(role)
       key = types.GroupKey(task_id, role, position.turn, branch=0)
@@ -204,7 +207,9 @@ class EpisodeRunner:
       return len(ids) <= policies_lib.prompt_limit(
           self.buckets, self.max_new_tokens, policy.model.config)
 
-    return all(map(fits, self.environment.phases[position.phase]))
+    return all(map(
+        fits, self.environment.phases[position.phase])) and self.critics_fit(
+            task_id, position, state)
 
   def sample(
       self, states: Mapping[types.GroupKey, env_api.State], *,

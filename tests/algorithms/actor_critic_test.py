@@ -5,11 +5,14 @@ import math
 import numpy as np
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
+from tests import config_test
+from tests import echo
 from tests import specs
 from tests.algorithms import magrpo_test
 from tests.rollout import scripted
@@ -29,7 +32,8 @@ class Spelled(scripted.Bytes):
 
 
 def play(
-    environment, values, *, kind='independent', gae_lambda=0.0, **switches):
+    environment, values, *, kind='independent', gae_lambda=0.0,
+    max_input_tokens=99, **switches):
   """Returns {(role, turn, branch): group} and {critic input: mean target}.
 
   `values` maps critic inputs to values; each input is queried once.
@@ -47,7 +51,8 @@ def play(
       {role: role for role in environment.roles}, environment)
   critics = actor_critic.Critics(
       specs.critic(kind=kind, gae_lambda=gae_lambda),
-      {name: actor_critic.BoundCritic(f'critic/{name}', Spelled(), values_fn)
+      {name: actor_critic.BoundCritic(
+          f'critic/{name}', Spelled(), max_input_tokens, values_fn)
        for name in names})
   rollout = specs.rollout(**magrpo_test.MAGRPO | {
       'return_type': 'bootstrapped'} | switches)
@@ -155,3 +160,21 @@ def test_central_critic_sees_roles_that_have_acted():
   np.testing.assert_allclose(groups['a', 0, 0].returns, [1 + 2, 4])
   assert [groups['b', 0, branch].value for branch in (0, 1)] == [2, 4]
   assert targets == {'[Agent 1]\na0:': 3.5, first: 0, second: 2.5}
+
+
+@pytest.mark.parametrize('selection', ['all', 'first'])
+def test_input_that_is_too_long_ends_its_episode(selection):
+  # The inputs of the second turn are longer than 'a0:' and 'b0:'.
+  groups, targets = play(
+      Table(TWO_TURNS, max_turns=2), {'a0:': .4, 'b0:': .2},
+      max_input_tokens=3, selection=selection)
+  assert groups.keys() == {('a', 0, 0), ('b', 0, 0)}
+  np.testing.assert_allclose(groups['a', 0, 0].returns, [1, 0])
+  assert targets == {'a0:': .5, 'b0:': .5}
+
+
+def test_first_input_that_is_too_long_is_refused_at_the_start(echo_folder):
+  experiment = echo.experiment(echo_folder, **config_test.IAC | {
+      'critic.kind': 'central', 'critic.prompt_buckets': (4,)})
+  with pytest.raises(errors.UserError, match='critic/central .* at most 4 fit'):
+    experiment.tasks('train')
