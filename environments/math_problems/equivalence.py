@@ -95,6 +95,11 @@ def _same_lists(answer: str, gold: str) -> bool:
   if all(numbers) and notation.same_number(*numbers):
     return True  # Before lists, because 1,000 may be read as one.
   answers, golds = _items(answer), _items(gold)
+  if any(numbers) and 1 in (len(answers), len(golds)):
+    # A formula beside 1,000.
+    answers, golds = (
+        [text.replace(',', '')] if number else _items(text)
+        for text, number in zip((answer, gold), numbers))
   if len(answers) != len(golds):
     answers, golds = map(_expand_chain, (answers, golds))
   connectives = [formulas.connectives(x) for x in (answer, gold)]

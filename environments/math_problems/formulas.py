@@ -30,11 +30,14 @@ _EXTRACTION = (math_verify.LatexExtractionConfig(
         units=False)),)  # `notation` reads units; here `6m` is a product.
 _MAX_DIGITS = 1000  # Irrational numbers that agree in so many are equal.
 # math-verify reads `1 2` and `\frac{1}{1} 2` as 3, `1_2` as 1, and 0 before a
-# text as a factor.
+# text as a factor. `5 h 30 min` and a sentence would be products in any order.
 _MALFORMED = re.compile(
     r'(?<![\w^.])\d[\d.]*(?:\s+\.?\d|\s*_)|(?<![\w.])0\d'
     r'|(?<![\w.])0[.0]*\s*(?:\\text|[a-z]{3})'
-    r'|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d')
+    r'|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d'
+    r'|\\text\s*\{[^{}]*\}\s*\d'
+    r'|(?:(?<![A-Za-z\\])[a-z]{3,}|\d\s*[A-Za-z]+)\s+\d'
+    r'|(?<![A-Za-z\\{])[A-Za-z]{3,}\s+[A-Za-z]{3,}')
 # Of `_agree_where_real`: points, those checked exactly, and operations.
 _NUM_POINTS, _NUM_EXACT = 1000, 8
 _SMOOTH = (
@@ -42,9 +45,10 @@ _SMOOTH = (
     sympy.Symbol, sympy.Number, sympy.NumberSymbol)
 _RELATIONS = sympy.Rel, sympy.And, sympy.Or
 _INEQUALITY = re.compile(r'[<>]|\\(?:[lg]e|[lg]eq|[lg]eqslant|[lg]t)(?![a-z])')
-# math-verify ignores primes and transposition, and takes derivatives for 0.
+# math-verify ignores primes, transposition and the braces of a fractional part,
+# and takes derivatives for 0.
 _IGNORED = re.compile(
-    r"[A-Za-z]'+|\^\s*(?:T|\{\s*T\s*\})"
+    r"[A-Za-z]'+|\\\{[\w\s+*/^-]*[a-z][\w\s+*/^-]*\\\}|\^\s*(?:T|\{\s*T\s*\})"
     r'|\\frac\s*\{\s*d[^{}]*\}\s*\{\s*d\s*[a-z][^{}]*\}')
 _TRIGONOMETRIC = re.compile(r'\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])')
 # math-verify computes these of any letters, as if they were coprime.
@@ -58,7 +62,7 @@ _POWER_OF_TEN = re.compile(r'(?<=\d)[eE](?=[-+]?\d)([-+]?\d+)')
 
 def same_formula(answer: str, gold: str) -> bool:
   """Compares two clean texts, each with one value or relation."""
-  if _MALFORMED.search(answer) or (
+  if any(map(_MALFORMED.search, (answer, gold))) or (
       _IGNORED.findall(answer) != _IGNORED.findall(gold)):
     return False
   parsed = [_parse(text) for text in (gold, answer)]

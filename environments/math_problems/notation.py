@@ -48,6 +48,19 @@ def _unpack_fraction(match: re.Match) -> str:
   return r'\frac{{{}}}{{{}}}'.format(*digits.split('\N{FRACTION SLASH}'))
 
 
+def _drop_conditions(match: re.Match) -> str:
+  """Drops conditions on the letters of a formula, which are not graded.
+
+  Keeps other answers, as in `f(x)=0 for all x, or f(x)=x`, and other cases.
+  """
+  name = re.match(r'\s*([A-Za-z])\s*(?:\([^()]*\))?\s*=', match[1])
+  kept = [
+      part for part in split(match[2], rf'[,;]|{CONNECTIVE}')[1:]
+      if re.search(r'\b(?:otherwise|for|if|when)\b', part) or name and re.match(
+          rf'{name[1]}\s*(?:\([^()]*\))?\s*=', part)]
+  return ', '.join([match[1], *kept])
+
+
 _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'\\\(|\\\)|\\\[|\\\]|(?<!\\)\$|\\displaystyle'
      r'|\\(?:left|right)(?![a-z])(?:\s*\.)?|\\[bB]igg?[lr]?(?![a-z])|\\!'
@@ -55,6 +68,9 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'(?<!\\)\\[,;: ]|\\q?quad\b|~|\\thinspace', ' '),
     (r'\\begin\s*\{cases\}([^&]*?)\\end\s*\{cases\}',
      lambda match: match[1].replace(r'\\', ',')),
+    # A floor, as `[n/2]`.
+    (r'(?<!sqrt)\[(?=[^][(),;]*(?<![\\a-zA-Z])[a-z](?![a-z]))'
+     r'([^][(),;]*(?:/|\\d?frac)[^][(),;]*)\]', r'\\lfloor \1 \\rfloor '),
     (r'\\lbrace(?![a-z])', r'\\{'),
     (r'\\rbrace(?![a-z])', r'\\}'),
     # A set of real numbers with a property; conditions on a letter.
@@ -81,7 +97,7 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     ('\N{LESS-THAN OR EQUAL TO}', r'\\le '),
     ('\N{GREATER-THAN OR EQUAL TO}', r'\\ge '),
     ('\N{SUPERSCRIPT TWO}', '^2'),
-    (r'(?<![A-Za-z\\])pi(?![A-Za-z])', r'\\pi '),
+    (r'(?<![A-Za-z\\])(pi|sin|cos|tan|ln|log)(?![A-Za-z])', r'\\\1 '),
     # The inner root of `sqrt(2 + sqrt(3))`, then the outer one.
     *[(r'(?<![A-Za-z\\])\\?sqrt\s*\(([^()]*)\)', r'\\sqrt{\1}')] * 2,
     (r'\\varnothing|\\\{\s*\\\}|\N{EMPTY SET}', r'\\emptyset '),
@@ -118,9 +134,8 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'\b(and|or)\b', r'\\l\1 '),
     (r'\\text\s*\{\s*,\s*\}', ','),
     (r',\s*(?:\.{3}|\\[lc]?dots(?![a-z]))', r',\\ldots '),
-    # Conditions on the letters of a formula are not graded.
-    (r',?\s*(?:\\text\s*\{\s*(?:where|for)\b|\b(?:where|for all)\b|\\forall).*',
-     ''),
+    (r'(.*?),?\s*((?:\\text\s*\{\s*(?:where|for)\b|\b(?:where|for all)\b'
+     r'|\\forall).*)', _drop_conditions),
     (r'\\not\s*=', r'\\ne '),
     (r'\s+', ' '),
     # A list would not contain 000.
@@ -155,7 +170,7 @@ _UNITS = {
         'liter liters litre litres l L',
         'km/h kmph kph', 'mile/h mph', 'unit units', 'radian radians rad',
         'person persons people', 'child children', 'man men', 'woman women',
-        'path paths', 'way ways')
+        'path paths', 'way ways', 'fish', 'sheep')
     for name in names.split()}
 _UNIT = re.compile(
     r'(?:\\text\s*\{(?P<text>[^{}]*)\}'

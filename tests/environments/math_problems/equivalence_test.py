@@ -272,8 +272,25 @@ PAIRS = (
     ('C', ['c', '(c)'], ['d']), (r'\Pi', [r'\Pi'], [r'\pi']),
     (r'\Delta x', [r'x\Delta'], [r'\delta x']),
     ('2e', [], ['2E']), ('1500', ['1.5E3', '1.5e3'], []), ('AB', [], ['BA']),
-    # Words.
+    # Words, and numbers after words, are in order.
     (r'\text{Yes}', ['yes', r'\textbf{Yes}'], ['no', 'sey', '1']),
+    ('Alice beats Bob', [r'\text{Alice beats Bob}'], ['Bob beats Alice']),
+    ('5 hours 30 minutes', [r'5\text{ hours }30\text{ minutes}'],
+     ['30 hours 5 minutes', '5 minutes 30 hours']),
+    ("45^\\circ 30'", ["45\N{DEGREE SIGN}30'"], ["30^\\circ 45'"]),
+    (r'3\text{ R }5', ['3 R 5'], [r'5\text{ R }3', '15R']),
+    ('540', ['540 sheep'], ['540 sleep']), ('3,628,800', ['10!'], ['11!']),
+    (r'2\cos x', ['2 cos x'], ['2 sin x']),
+    # Brackets around a quotient of letters are a floor; fractional parts.
+    (r'\left\lfloor\frac{n}{2}\right\rfloor',
+     ['[n/2]', r'\left[\frac n2\right]'], [r'\frac n2', '(n/2)']),
+    (r'\frac n2', ['(n/2)', '[n]/2'], ['[n/2]', r'\left[\frac n2\right]']),
+    (r'\{x\}+1', [r'1+\{x\}'], ['x+1']),
+    # What follows a condition may be another answer.
+    ('$f(x)=x$, $f(x)=2-x$', [r'f(x)=x\text{ for all }x, f(x)=2-x'],
+     ['f(x)=x for all x']),
+    ('f(x)=0', ['f(x)=0 for all x, y'], ['f(x)=0 for all x, or f(x)=x']),
+    ('3', [], [r'3\text{ for }n=2, 5\text{ otherwise}']),
 )
 
 
