@@ -86,7 +86,8 @@ class RolloutSpec:
         advice='; a single candidate has no advantage without a critic')
     check_fraction('rollout.discount', self.discount)
     check_fraction('rollout.selection_epsilon', self.selection_epsilon)
-    errors.check_number('rollout.alpha', self.alpha, min_value=0)
+    errors.check_number(
+        'rollout.alpha', self.alpha, min_value=0, less_than=1e3)
     errors.check_number(
         'rollout.selection_temperature', self.selection_temperature,
         greater_than=0,

@@ -28,7 +28,7 @@ _FUNCTIONS = "[{'type': 'function', 'function': {'name': 'add'}}]"
 _FLOAT32_DECIMALS = 6
 _SHOWN = reprlib.Repr()  # Also of values whose `__repr__` fails.
 _SHOWN.maxstring = _SHOWN.maxother = 100
-_MAX_REWARD = float(np.finfo(np.float32).max)
+_MAX_REWARD = 1e15  # Its square is finite in float32, with room for alpha.
 
 
 class StepRequest(NamedTuple):
@@ -257,8 +257,9 @@ def _checked(
     number = _number(field, value)
     if is_known and not abs(number) <= _MAX_REWARD:
       raise _BadStepError(
-          f'{field}={number}, which is not a finite float32 (for an unknown '
-          'reward, return the outcome INFRASTRUCTURE)')
+          f'{field}={number}, which is not from -{_MAX_REWARD:.0e} to '
+          f'{_MAX_REWARD:.0e} (for an unknown reward, return the outcome '
+          'INFRASTRUCTURE)')
     return number
 
   team_reward = reward('team_reward', step.team_reward)

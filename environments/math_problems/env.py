@@ -294,7 +294,8 @@ _PRINTED = (
     (r'\blog\(', r'\\ln('),
     (r'\b(sin|cos|tan)\(', r'\\\1('), (r'\ba(sin|cos|tan)\(', r'\\arc\1('),
     (r'\boo\b', r'\\infty'),
-    (r'(?<=[-+*/( ])[EI]\b', lambda match: match[0].lower()))
+    (r'(?<![\w.])[EI]\b', lambda match: match[0].lower()),
+    (r'(?<=\d)j\b', 'i'))
 
 
 def _printed_answer(output: str) -> str | None:

@@ -47,6 +47,7 @@ _NAME = re.compile(
     rf'|{_LETTERS}(?:\s*:\s*{_LETTERS})+'
     rf'|{_LETTERS}(?:\^\s*\{{-1\}})?)'
     r'\s*(?:\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])?')
+_CLOCK = re.compile(r'\d{1,2}:[0-5]\d')  # A time of day, not a ratio.
 _FUNCTION = re.compile(r'[A-Za-z]\s*\(\s*([a-z])\s*\)')
 
 
@@ -241,6 +242,8 @@ def _same_form(answer: str, gold: str) -> bool:
   """Compares two tuples, intervals, sets, ratios or formulas."""
   if any(re.fullmatch('[A-Z]{2,}', x) for x in (answer, gold)):
     return False  # An order of letters; formulas would commute.
+  if all(map(_CLOCK.fullmatch, (answer, gold))):
+    return answer.lstrip('0') == gold.lstrip('0')
   ratio, gold_ratio = (notation.split(x, ':') for x in (answer, gold))
   if max(len(ratio), len(gold_ratio)) > 2:
     return len(ratio) == len(gold_ratio) and _is_proportional(

@@ -32,7 +32,7 @@ _MAX_DIGITS = 1000  # Irrational numbers that agree in so many are equal.
 # math-verify reads `1 2` and `\frac{1}{1} 2` as 3, `1_2` as 1, and 0 before a
 # text as a factor. `5 h 30 min` and a sentence would be products in any order.
 _MALFORMED = re.compile(
-    r'(?<![\w^.])\d[\d.]*(?:\s+\.?\d|\s*_)|(?<![\w.])0\d'
+    r'(?<![\w^.])\d[\d.]*(?:\s+\.?\d|\s*_)|(?<![\w.])(?<![eE][-+])0\d'
     r'|(?<![\w.])0[.0]*\s*(?:\\text|[a-z]{3})'
     r'|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d'
     r'|\\text\s*\{[^{}]*\}\s*\d'

@@ -91,7 +91,7 @@ def test_numbers_and_truth_values_of_any_library_are_accepted(one):
 
 @pytest.mark.parametrize('value, number', [
     (np.float32(0.3), 0.3), (jnp.float32(-100.3), -100.3),
-    (sum(np.float32([0.1, 0.6, -0.7])), 0.0), (np.float32(1e30), 1e30),
+    (sum(np.float32([0.1, 0.6, -0.7])), 0.0), (np.float32(1e10), 1e10),
     (np.float64(1e-8), 1e-8)])
 def test_single_precision_is_rounded(value, number):
   step = _step(dataclasses.replace(
@@ -134,7 +134,7 @@ def test_a_slow_observe_is_named():
 @pytest.mark.parametrize('changes, words', [
     (None, 'None, which is not a Step'),
     ({'local_rewards': {'b': 1}}, "local_rewards of ['b'], but ['a'] acted"),
-    ({'team_reward': math.nan}, 'team_reward=nan, which is not a finite'),
+    ({'team_reward': math.nan}, 'team_reward=nan, which is not from'),
     ({'local_rewards': {'a': 1e39}}, "local_rewards['a']=1e+39"),
     ({'local_rewards': 0.5}, 'local_rewards=0.5, which is not a dict'),
     ({'local_rewards': {'a': np.ones(1)}}, "local_rewards['a']=array([1.])"),
