@@ -11,14 +11,6 @@ import math
 import traceback
 from typing import Any
 
-from absl import flags
-
-# Errors that code written by the user, such as a config file, may raise.
-USER_CODE_ERRORS = (
-    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
-    MemoryError, NameError, OSError, RuntimeError, SyntaxError, TypeError,
-    ValueError, flags.Error)
-
 
 class UserError(ValueError):
   """The user's input cannot be used."""

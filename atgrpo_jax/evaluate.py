@@ -161,10 +161,11 @@ def successes(episodes: Sequence[Sequence[tree_lib.Node]]) -> str:
 
 
 def clusters(tasks: Sequence[env_api.Task]) -> list[int]:
-  """Maps each task to the first task of its `kind`, or to itself."""
+  """Maps each task to the first task of its `kind`, or to itself without."""
   first = {}
   return [
-      first.setdefault(task['kind'], index) if 'kind' in task else index
+      index if task.get('kind') is None
+      else first.setdefault(str(task['kind']), index)
       for index, task in enumerate(tasks)]
 
 

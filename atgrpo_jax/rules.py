@@ -37,17 +37,23 @@ class _UserRule:
       found = self.function(*args)
     except errors.UserError:
       raise
-    except errors.USER_CODE_ERRORS as error:
+    except Exception as error:  # Of user code.
       raise errors.of_user_code(
           f'{self.given} raised {errors.one_line(error)}.', error) from error
     if self.is_array_rule:
-      is_good = np.shape(found) == np.shape(args[0])
-      if isinstance(found, np.ndarray):  # Otherwise jit traces it.
-        is_good &= found.dtype.kind in 'fiu' and np.all(np.isfinite(found))
+      shape = np.shape(args[0])
+      try:
+        found = np.asarray(found)
+        is_good = found.dtype.kind in 'fiu' and np.all(np.isfinite(found))
+      except TypeError:  # jit traces an array without values.
+        is_good = True
+      except ValueError:  # Rows of different lengths.
+        is_good = False
+      is_good = is_good and np.shape(found) == shape
       if not is_good:
         raise errors.UserError(
             f'{self.given} returned {found!r:.200}; expected an array of '
-            f'{np.shape(args[0])} finite numbers.')
+            f'{shape} finite numbers.')
     return found
 
 
@@ -121,7 +127,7 @@ def load(given: str, module_name: str, function: str) -> Any:
   """
   try:
     module = importlib.import_module(module_name)
-  except (SystemExit, *errors.USER_CODE_ERRORS) as error:
+  except (SystemExit, Exception) as error:  # Of user code.
     raise errors.UserError(
         f'{given}: {module_name!r} cannot be imported '
         f'({errors.one_line(error)}); fix it, or name another module of the '

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import math
+import numbers
 import re
 
 import ml_collections
@@ -144,7 +145,7 @@ def make_environment(
       environment = make(**arguments)
     except ValueError:  # An invalid option.
       raise
-    except errors.USER_CODE_ERRORS as error:
+    except Exception as error:  # Of user code.
       raise errors.of_user_code(
           f'{given}: make_environment failed ({errors.one_line(error)}); check '
           'the section environment of the config. It must have the parameters '
@@ -155,8 +156,11 @@ def make_environment(
     raise errors.UserError(
         f'{given}: the environment lacks '
         f'{", ".join(missing)}; see environments/env_api.py.')
-  errors.check_number(
-      f'{given}: max_turns', environment.max_turns, min_value=1)
+  if not (isinstance(environment.max_turns, numbers.Integral)
+          and environment.max_turns >= 1):
+    raise errors.UserError(
+        f'{given}: max_turns={environment.max_turns!r:.100}; expected a whole '
+        'number, at least 1.')
   try:
     low, high = environment.team_reward_range
     is_range = -math.inf < low <= high < math.inf
@@ -166,11 +170,20 @@ def make_environment(
     raise errors.UserError(
         f'{given}: team_reward_range={environment.team_reward_range!r:.100}; '
         'expected the least and the largest team reward of a step.')
-  acting = [role for phase in environment.phases for role in phase]
-  if not acting or sorted(acting) != sorted(environment.roles):
+  roles, phases = environment.roles, environment.phases
+  try:
+    acting = [role for phase in phases for role in phase]
+    is_team = (
+        acting and sorted(acting) == sorted({*roles}) == sorted(roles)
+        and all(isinstance(x, str) for x in acting)
+        and not any(isinstance(x, str) for x in (roles, phases, *phases)))
+  except TypeError:
+    is_team = False
+  if not is_team:
     raise errors.UserError(
-        f'{given}: each of the roles {environment.roles} '
-        f'must act in exactly one of the phases {environment.phases}.')
+        f'{given}: each of the roles {roles!r:.200} must be a distinct text '
+        f'and act in exactly one of the phases {phases!r:.200}; give a tuple '
+        'of texts, and a tuple of such tuples.')
   return environment
 
 

@@ -182,7 +182,10 @@ for _content, _message in {
     'def make_environment(team): pass\n': 'unexpected keyword argument'
 }.items():
   case(f'{_ENV}.*{_message}', *module(_ENV, _content))
-case(f'{_ENV}.*phases', *environment('phases = (("third",),)'))
+for _line, _message in {
+    'phases = (("third",),)': 'phases', 'roles = None': 'None',
+    'roles = ("first", "first")': 'distinct'}.items():
+  case(f'{_ENV}.*{_message}', *environment(_line))
 case("Env.step returned done=False for role 'second' in turn 1 of task 'echo/",
      *environment(
          'def step(self, state, _):',

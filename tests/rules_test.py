@@ -31,6 +31,21 @@ def large(*args):
 def nan(returns, *args):
   return returns * float('nan')
 
+def nan_list(returns, *args):
+  return [float('nan') for _ in returns]
+
+def ragged(returns, *args):
+  return [[1], [1, 2]]
+
+def stops(*args):
+  return next(iter(()))
+
+def true(*args):
+  return True
+
+def key_list(key, prompts):
+  return [key.turn]
+
 def three(a, b, c):
   pass
 
@@ -83,6 +98,8 @@ def test_selection():
      '(returns, team_returns, spec, rng)'),
     ('other_rules:number', 'not a function but 1'),
     ('other_rules:fails', "raised KeyError: 'lost'"),
+    ('other_rules:stops', 'raised StopIteration'),
+    ('other_rules:true', 'returned True; expected an index'),
     ('other_rules:large', 'returned 3; expected an index from 0 to 2')])
 def test_bad_selection_is_named(rule, words):
   with pytest.raises(errors.UserError, match=re.escape(words)) as error:
@@ -140,12 +157,18 @@ def test_return_type():
 
 
 @pytest.mark.parametrize('play', [
-    lambda: _advantages('other_rules:nan'),
-    lambda: _advantages(scale='other_rules:nan'),
-    lambda: _returns('other_rules:nan')])
+    _advantages, lambda rule: _advantages(scale=rule), _returns])
 def test_numbers_that_are_not_finite_are_refused(play):
-  with pytest.raises(errors.UserError, match=r"='other_rules:nan'.*\[nan"):
-    play()
+  for rule in ('nan', 'nan_list', 'ragged'):
+    with pytest.raises(errors.UserError, match=(
+        rf"='other_rules:{rule}' returned .*finite numbers")):
+      play(f'other_rules:{rule}')
+
+
+def test_group_key_that_is_not_hashable_is_refused():
+  tree = credit_test.make_tree('x', {('a', 0, 0): (0,)})
+  with pytest.raises(errors.UserError, match='key_list.*not hashable'):
+    credit_test.assign([tree], ('env', 'other_rules:key_list'))
 
 
 def test_surrogate():

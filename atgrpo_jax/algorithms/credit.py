@@ -10,6 +10,7 @@ import dataclasses
 
 import numpy as np
 
+from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import grpo
 from atgrpo_jax.algorithms import spec as spec_lib
@@ -38,9 +39,16 @@ def assign_advantages(
       term_groups = tree_lib.groups_of([
           grpo.with_returns(tree, rollout, return_type) for tree in trees])
     parts = [spec_lib.find_key_part(name) for name in group_key]
-    baseline_ids = _number([
+    keys = [
         [part(group.key, prompts[group.key]) for part in parts]
-        for group in term_groups])
+        for group in term_groups]
+    try:
+      baseline_ids = _number(keys)
+    except TypeError as error:
+      raise errors.UserError(
+          f'advantage.group_key={group_key}: a function returned a value that '
+          f'is not hashable ({error}); return a text, a number or a tuple.'
+          ) from error
     terms.append((weight, baseline_ids, *_term(
         term_groups, baseline_ids, spec, return_type)))
   _, baseline_ids, _, return_weights = terms[0]

@@ -112,7 +112,8 @@ class RolloutSpec:
     rule = rules.find(
         'rollout.selection', self.selection, selection_lib.RULES)
     index = rule(returns[known], team_returns[known], self, rng)
-    if not isinstance(index, (int, np.integer)) or not 0 <= index < len(known):
+    if not isinstance(index, (int, np.integer)) or isinstance(index, bool) or (
+        not 0 <= index < len(known)):
       raise errors.UserError(
           f'rollout.selection={self.selection!r} returned {index!r}; expected '
           f'an index from 0 to {len(known) - 1}.')

@@ -12,7 +12,6 @@ import pathlib
 import re
 from typing import Any
 
-import jinja2
 import numpy as np
 import tokenizers
 
@@ -182,7 +181,7 @@ class Tokenizer:
       raise errors.UserError(
           f'{self._folder}: the chat template did not render within '
           f'{_RENDER_SECONDS:g} s; {_ADVICE}.') from error
-    except (jinja2.TemplateError, *errors.USER_CODE_ERRORS) as error:
+    except Exception as error:  # Of the code of the template.
       raise errors.UserError(
           f'{self._folder}: the chat template cannot render the roles {roles} '
           f'({errors.one_line(error)}); {_ADVICE}.') from error

@@ -8,6 +8,7 @@ Worker processes import this module, so it must not import jax.
 
 from collections.abc import Mapping, Sequence
 import contextlib
+import copy
 import dataclasses
 import json
 import math
@@ -54,7 +55,7 @@ def reset(
   with _Call(environment, 'reset', where, (
       'fix the task or the code in the traceback above, and check that '
       'dataset.builder matches environment.module')):
-    return environment.reset(task)
+    return environment.reset(copy.deepcopy(task))  # It may change its own.
 
 
 def check_start(
@@ -92,23 +93,28 @@ def observe(
         ) from error
   if not isinstance(messages, (list, tuple)) or not messages:
     raise call.problem(messages, _MESSAGES)
-  for message in messages:
-    if not isinstance(message, Mapping) or not all(
-        isinstance(message.get(name), str) for name in ('role', 'content')):
-      raise call.problem(message, _MESSAGES)
-    for name in {'tools', 'tool_calls'} & message.keys():
-      if not _are_functions(message[name]):
-        raise call.problem(message[name], f'{name!r} such as {_FUNCTIONS}')
-  return messages
+  return [_message(message, call) for message in messages]
 
 
-def _are_functions(value: Any) -> bool:
-  """Whether `tools` or `tool_calls` have the form that templates read."""
+def _message(message: Any, call: '_Call') -> env_api.Message:
+  """A message as a dict of JSON values, in the form that templates read."""
+  if not isinstance(message, Mapping) or not all(
+      isinstance(message.get(name), str) for name in ('role', 'content')):
+    raise call.problem(message, _MESSAGES)
   try:
-    return all(isinstance(x['function']['name'], str) for x in json.loads(
-        json.dumps(value)))
-  except (LookupError, TypeError, ValueError):
-    return False
+    found = json.loads(json.dumps({**message}))
+  except (TypeError, ValueError):
+    found = None
+  for name in {'tools', 'tool_calls'} & message.keys():
+    try:
+      is_good = all(isinstance(x['function']['name'], str) for x in found[name])
+    except (LookupError, TypeError):
+      is_good = False
+    if not is_good:
+      raise call.problem(message[name], f'{name!r} such as {_FUNCTIONS}')
+  if found is None:
+    raise call.problem(message, f'JSON, {_MESSAGES}')
+  return found
 
 
 def show(
@@ -137,9 +143,10 @@ def step_all(
     where = where_of(request)
     try:
       with _Call(environment, 'step', where), signals.time_limit(seconds):
+        # Candidates share a state; `step` may change its own.
         step = _checked(
-            environment.step(request.state, request.actions), request.actions,
-            environment.team_reward_range)
+            environment.step(copy.deepcopy(request.state), request.actions),
+            request.actions, environment.team_reward_range)
     except signals.TooSlowError:
       print(
           f'warning: {type(environment).__name__}.step took more than '
@@ -243,9 +250,10 @@ def _checked(
       raise _BadStepError(f'{name}={_SHOWN.repr(by_name)}, which is not a dict')
     if default and not by_name.keys() <= default.keys():
       raise _BadStepError(f'{name} of {[*by_name]}, but {[*actions]} acted')
-    if not all(isinstance(key, str) for key in by_name):
+    if not all(isinstance(key, str) and key.isprintable() for key in by_name):
       raise _BadStepError(
-          f'{name} with keys {_SHOWN.repr([*by_name])}, which are no texts')
+          f'{name} with keys {_SHOWN.repr([*by_name])}, which are no printable '
+          'texts')
     maps[name] = default | dict(by_name)
   for role, outcome in maps['outcomes'].items():
     if not isinstance(outcome, env_api.Outcome):

@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import time
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -136,6 +137,7 @@ def test_a_slow_observe_is_named():
     ({'local_rewards': {'b': 1}}, "local_rewards of ['b'], but ['a'] acted"),
     ({'team_reward': math.nan}, 'team_reward=nan, which is not from'),
     ({'local_rewards': {'a': 1e39}}, "local_rewards['a']=1e+39"),
+    ({'reward_terms': {'tool_\ud83d': 1}}, "reward_terms with keys ['tool_"),
     ({'local_rewards': 0.5}, 'local_rewards=0.5, which is not a dict'),
     ({'local_rewards': {'a': np.ones(1)}}, "local_rewards['a']=array([1.])"),
     ({'outcomes': {'a': 'ok'}}, "outcomes['a']='ok', which is not an Outcome"),
@@ -158,13 +160,15 @@ def test_field_that_violates_the_contract_is_named(changes, words):
 
 @pytest.mark.parametrize('messages, words', [
     ('Add.', "the text 'Add.'"), ([], 'list []'), (['Add.'], "the text 'Add.'"),
-    ([{'role': 'user', 'content': ['x']}], 'dict')])
+    ([{'role': 'user', 'content': ['x']}], 'dict'),
+    ([{'role': 'user', 'content': 'x', 'size': np.float32(1)}], 'dict')])
 def test_prompt_that_is_no_chat_is_named(messages, words):
   with pytest.raises(errors.UserError) as error:
     _observe(messages)
   assert f'Given.observe returned {words}' in str(error.value)
   assert WHERE in str(error.value)
-  assert _observe(({'role': 'user', 'content': 'x'},))[0]['content'] == 'x'
+  message = {'role': 'user', 'content': 'x'}
+  assert _observe((types.MappingProxyType(message),)) == [message]
 
 
 @pytest.mark.parametrize('calls', [
@@ -224,6 +228,22 @@ def _wait():
       time.sleep(60)
     except Exception:  # noqa: BLE001 (as an environment of a user may)
       pass
+
+
+class Appending:
+  """Changes its state, a list."""
+
+  team_reward_range = (0.0, 9.0)
+
+  def step(self, state, actions):
+    state.extend(actions.values())
+    return dataclasses.replace(GOOD, state=state, team_reward=len(state))
+
+
+def test_a_step_that_changes_its_state_does_not_change_that_of_others():
+  steps = contract.step_all(Appending(), [_request([])] * 3)
+  assert [(step.state, step.team_reward) for step in steps] == [
+      (['text'], 1)] * 3
 
 
 def test_slow_step_is_a_timeout_and_the_worker_goes_on():
