@@ -19,6 +19,7 @@ import gc
 import importlib.util
 import json
 import os
+import pathlib
 import re
 import resource
 import signal
@@ -33,7 +34,7 @@ from environments.sandbox import processes
 MAX_LETTERS = 2000  # Longer answers are CUT_OFF.
 # For one pair. The slowest of 1005 gold and 1005 wrong answers takes 0.5 s.
 CPU_SECONDS = 3
-MEMORY_BYTES = 1 << 30  # Address space; imports take a third.
+MEMORY_BYTES = 640 << 20  # Address space, besides that of the imports.
 # Only a grader that hangs takes longer than these.
 _START_SECONDS = 300.0
 _WALL_SECONDS = 120.0
@@ -120,7 +121,7 @@ class _Grader:
           # A fixed hash seed gives sets the same order every time.
           env={'PYTHONPATH': os.pathsep.join(
               path or os.getcwd() for path in sys.path),
-               'PYTHONHASHSEED': '0'},
+               'PYTHONHASHSEED': '0', **processes.ONE_THREAD},
           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
           pass_fds=(other.fileno(),), start_new_session=True)
     self._lines = self._connection.makefile('rb')
@@ -168,7 +169,7 @@ def serve(fd: int) -> None:
       processes.set_option(processes.PR_SET_PDEATHSIG, signal.SIGKILL)
       *pair, seconds = json.loads(line)
       resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-      resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+      resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
       resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
       code = int(not equivalence.equivalent(*pair))
     finally:
@@ -179,6 +180,8 @@ def serve(fd: int) -> None:
     equivalence.equivalent(*pair)
   gc.collect()
   gc.freeze()  # Otherwise a fork's first collection copies every page.
+  num_pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])
+  max_bytes = num_pages * resource.getpagesize() + MEMORY_BYTES
   with socket.socket(fileno=fd) as connection:
     connection.sendall(_READY)
     with connection.makefile('rb') as lines:

@@ -6,6 +6,10 @@ import re
 import signal
 import struct
 
+# Environment of processes that fork. A thread for each core would not survive a
+# fork, and would reserve 40 MB of address space.
+ONE_THREAD = dict.fromkeys(
+    ('OPENBLAS_NUM_THREADS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS'), '1')
 # Options of a process, see prctl(2).
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36

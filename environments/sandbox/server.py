@@ -42,8 +42,6 @@ from environments.sandbox import protocol
 _PRELOADED = (
     'bisect', 'collections', 'functools', 'heapq', 'operator', 're', 'string',
     'typing')
-_ONE_THREAD = dict.fromkeys(
-    ('OPENBLAS_NUM_THREADS', 'OMP_NUM_THREADS', 'MKL_NUM_THREADS'), '1')
 # Stack of the threads that programs start, whatever the caller's limit is.
 _THREAD_STACK_BYTES = 8 << 20
 _exit = os._exit  # A program may replace it, and may fail to end itself.
@@ -183,7 +181,7 @@ def _is_readable(stream: socket.socket | int) -> bool:
 def _load_packages(folders: Sequence[str]) -> None:
   """Loads the packages that are installed."""
   sys.path += folders
-  os.environ.update(_ONE_THREAD)  # Threads would not survive a fork.
+  os.environ.update(processes.ONE_THREAD)  # Threads would not survive a fork.
   for name in (*protocol.PACKAGES, 'numpy.random'):
     with contextlib.suppress(ImportError):
       importlib.import_module(name)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 
 import pytest
@@ -31,6 +32,13 @@ def test_endless_comparison_is_cut_off(monkeypatch):
   # The grader still runs.
   assert grader.grade(r'\frac{1}{2}', '0.5') is EQUAL
   assert grader.grade(r'\frac{1}{2}', '0.51') is DIFFERENT
+
+
+def test_grader_has_one_thread():
+  # On hosts with many cores, a thread for each would take all memory.
+  assert grader.grade('x+1', '1+x') is EQUAL
+  tasks = pathlib.Path(f'/proc/{grader._grader.process.pid}/task')
+  assert len([*tasks.iterdir()]) == 1
 
 
 @pytest.mark.parametrize('answer', [
