@@ -85,10 +85,10 @@ def _read_parquet(
           _BATCH_ROWS, columns=list(fields) or None):
         num_rows += len(batch)
         yield from batch.to_pylist()
-  except (pyarrow.ArrowException, OSError) as error:
+  except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
     raise ValueError(
         f'{path}, after row {num_rows}: cannot be read ({error}); is the file '
-        'truncated?') from error
+        'damaged?') from error
 
 
 def _check_fields(

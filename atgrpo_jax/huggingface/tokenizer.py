@@ -83,11 +83,13 @@ class Tokenizer:
     self.opening = _START_OF_THOUGHTS * prompt.rstrip().endswith(
         _START_OF_THOUGHTS)
     self.stop_ids = self._find_stop_ids(end)
-    # Matches the first character of a control token. All added tokens count,
-    # because Qwen3 marks most of its control tokens as not special.
+    # Matches the first character of a control token. Qwen3 marks most of its
+    # control tokens as not special; words and blanks may be added tokens, too.
     self._control_start = re.compile('(?=%s).' % ('|'.join(
-        re.escape(str(token)) for token in
-        self._hf.added_tokens_decoder.values()) or '(?!)'), re.DOTALL)
+        re.escape(token.content) for token in
+        self._hf.added_tokens_decoder.values()
+        if token.special or re.fullmatch(r'[<\[].*[>\]]', token.content)
+        ) or '(?!)'), re.DOTALL)
 
   @property
   def vocab_size(self) -> int:

@@ -198,12 +198,21 @@ class EpisodeRunner:
   def has_room(
       self, task_id: str, position: contract.Position,
       state: env_api.State) -> bool:
-    """Whether the prompts of a position fit, and the inputs of critics."""
+    """Whether the prompts of a position fit, and the inputs of critics.
+
+    A prompt that the chat template refuses does not fit.
+    """
     def fits(role):
       policy = self.policy_of(role)
       key = types.GroupKey(task_id, role, position.turn, branch=0)
-      # `sample` finds the prompt in the cache of the tokenizer.
-      ids = policy.tokenizer.encode_prompt(self.observe(state, key))
+      messages = self.observe(state, key)
+      try:  # `sample` finds the prompt in the cache of the tokenizer.
+        ids = policy.tokenizer.encode_prompt(messages)
+      except errors.UserError as error:  # It may be due to a completion.
+        if not self.usage.overlong_prompts:
+          print(f'warning: an episode of task {task_id!r} ends before turn '
+                f'{position.turn + 1} of role {role!r}: {error}')
+        return False
       return len(ids) <= policies_lib.prompt_limit(
           self.buckets, self.max_new_tokens, policy.model.config)
 

@@ -307,8 +307,9 @@ def _printed_answer(output: str) -> str | None:
   line = output.rstrip().rpartition('\n')[2].strip()
   for pattern, new in _PRINTED:
     line = re.sub(pattern, new, line)
-  bracketed = re.fullmatch(r'[\[{](.*)[\]}]', line)
-  return (bracketed[1] if bracketed else line) or None
+  is_list = notation.brackets(line) == ('[', ']') or re.fullmatch(
+      r'\{[^{}]*\}', line)
+  return (line[1:-1] if is_list else line) or None
 
 
 def _answer_line(attempt: Attempt) -> str:

@@ -318,7 +318,7 @@ def same_number(answer: Number, gold: Number) -> bool:
 
   50% equals 0.5. If the gold answer has a percent sign, 50 equals 50% as well.
   """
-  if answer.unit and gold.unit and answer.unit != gold.unit:
+  if answer.unit and (gold.is_percent or gold.unit not in ('', answer.unit)):
     return False
   is_exact = answer.is_exact and gold.is_exact
   if _is_close(_ratio(answer), _ratio(gold), is_exact):

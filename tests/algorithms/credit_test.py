@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import credit
@@ -149,9 +150,34 @@ def test_a_skipped_phase_has_no_group(switches):
 class Growing(scripted.Counting):
   """Has no room for a prompt after the first turn."""
 
+  end = 'x' * 99
+
   def observe(self, state, role):
     message, = super().observe(state, role)
-    return [message | {'content': message['content'] + 99 * state.turn * 'x'}]
+    return [message | {'content': message['content'] + self.end * state.turn}]
+
+
+class Refused(Growing):
+  """The chat template refuses the prompts after the first turn."""
+
+  end = '\ud800'
+
+
+class Strict(scripted.Bytes):
+
+  def encode_prompt(self, messages):
+    if '\ud800' in messages[0]['content']:
+      raise errors.UserError('two calls at once')
+    return super().encode_prompt(messages)
+
+
+def test_prompt_that_cannot_be_rendered_ends_its_episode(capsys):
+  runner = scripted.make_runner(environment=Refused(), tokenizer=Strict)
+  tree, = scripted.collect(runner, {'A': 99}, group_size=2)
+  assert {*scripted.episodes(tree)} == {('A', 1, False, True)}
+  line, = capsys.readouterr().out.splitlines()
+  assert line.startswith("warning: an episode of task 'A' ends before turn 2")
+  assert line.endswith('two calls at once')
 
 
 @pytest.mark.parametrize('kind', [

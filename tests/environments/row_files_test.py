@@ -25,7 +25,7 @@ GOOD = {'text': 'a', 'level': 1, 'unread': None}
     ('rows.jsonl', b'[1]\n', '1: .*not an object'),
     ('rows.parquet', [{'text': 'a'}], ": field 'level' is missing"),
     ('rows.parquet', [GOOD, GOOD | {'level': None}], "2: field 'level'"),
-    ('rows.parquet', b'PAR1', 'row 0: .*truncated'),
+    ('rows.parquet', b'PAR1', 'row 0: .*damaged'),
     ('rows.jsonl', b'\n\n{"text": "a", "level": 1}\n\n{"te', '2: .*truncated'),
     ('rows.jsonl.gz', PACKED[:-9], 'cannot be read.*truncated'),
     ('rows.jsonl.gz', PACKED[:8] + b'xyz', 'cannot be read'),

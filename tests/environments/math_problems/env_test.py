@@ -63,6 +63,7 @@ def test_tool_reward_and_outcome(stdout, quality, outcome):
 @pytest.mark.parametrize('printed, gold', [
     ('2 - sqrt(3)', r'2-\sqrt3'), ('2 + 3*I', '2+3i'), ('-oo', r'-\infty'),
     ('exp(2)/2', r'\frac{e^2}{2}'), ('log(2)*cos(1)', r'\ln 2\cos 1'),
+    ('[1, 2]', '1,2'), ('{1, 2}', '1,2'), ('[1, 2] + [3]', '[1, 2] + [3]'),
     ('E/2', r'\frac e2'), ('(1+2j)', '1+2i')])
 def test_values_that_sympy_prints_are_graded(printed, gold):
   for answer, is_right in ((gold, True), ('42', False)):
