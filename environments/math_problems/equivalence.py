@@ -96,11 +96,12 @@ def _same_lists(answer: str, gold: str) -> bool:
   if all(numbers) and notation.same_number(*numbers):
     return True  # Before lists, because 1,000 may be read as one.
   answers, golds = _items(answer), _items(gold)
-  if any(numbers) and 1 in (len(answers), len(golds)):
-    # A formula beside 1,000.
-    answers, golds = (
-        [text.replace(',', '')] if number else _items(text)
-        for text, number in zip((answer, gold), numbers))
+  if any(numbers):  # A number equals no list, so its commas are for thousands.
+    joined = [
+        _items(re.sub(r'(?<=\d),(?=\d{3}(?!\d))', '', x))
+        for x in (answer, gold)]
+    if {*map(len, joined)} == {1}:
+      answers, golds = joined
   if len(answers) != len(golds):
     answers, golds = map(_expand_chain, (answers, golds))
   connectives = [formulas.connectives(x) for x in (answer, gold)]

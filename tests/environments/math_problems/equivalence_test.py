@@ -281,7 +281,9 @@ PAIRS = (
      ['30 hours 5 minutes', '5 minutes 30 hours']),
     ("45^\\circ 30'", ["45\N{DEGREE SIGN}30'"], ["30^\\circ 45'"]),
     (r'3\text{ R }5', ['3 R 5'], [r'5\text{ R }3', '15R']),
-    ('540', ['540 sheep'], ['540 sleep']), ('3,628,800', ['10!'], ['11!']),
+    ('540', ['540 sheep'], ['540 sleep']),
+    ('3,628,800', ['10!', 'x=3628800', r'\text{Total}=\$3,628,800'], ['11!']),
+    ('3628800', ['x=3,628,800'], ['x=3, 628, 800', '3,628,801']),
     (r'2\cos x', ['2 cos x'], ['2 sin x']),
     # Brackets around a quotient of letters are a floor; fractional parts.
     (r'\left\lfloor\frac{n}{2}\right\rfloor',
