@@ -47,6 +47,10 @@ _NAME = re.compile(
     rf'|{_LETTERS}(?:\s*:\s*{_LETTERS})+'
     rf'|{_LETTERS}(?:\^\s*\{{-1\}})?)'
     r'\s*(?:\((?:[^()]|\([^()]*\))*\)|\[[^][]*\])?')
+# What a problem asks for beside a name, as in `m+n=33`.
+_POWER = r'[a-z](?:\^\s*\{?\d\}?)?'
+_ASKED = re.compile(
+    rf'(?:{_POWER}(?:\s*\+\s*{_POWER})+|\|[A-Z]\||[A-Z]{{2}}\^\s*\{{?2\}}?)\s*=')
 _CLOCK = re.compile(r'\d{1,2}:[0-5]\d')  # A time of day, not a ratio.
 _FUNCTION = re.compile(r'[A-Za-z]\s*\(\s*([a-z])\s*\)')
 
@@ -189,6 +193,8 @@ def _same_item(answer: str, gold: str) -> bool:
   numbers = notation.number_of(answer), notation.number_of(gold)
   if all(numbers):
     return notation.same_number(*numbers)
+  if numbers[1] and (asked := _ASKED.match(answer)):
+    return _same_item(answer[asked.end():].strip(), gold)
   (name, values), (gold_name, gold_values) = (
       _definition(answer), _definition(gold))
   functions = _FUNCTION.fullmatch(name), _FUNCTION.fullmatch(gold_name)
