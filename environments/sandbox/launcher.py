@@ -52,6 +52,7 @@ for name in list(sys.modules):
 server.main(**json.loads(settings))
 '''
 
+_MAX_ADDRESS_BYTES = 107  # See unix(7).
 # Prints its input, and the walls that are missing.
 _TRIAL = '''
 import os, socket
@@ -113,8 +114,13 @@ class SandboxServer:
           f'The sandbox needs Linux, not {sys.platform!r}; run tasks whose '
           'agents write programs on a Linux machine.')
     directory = tempfile.mkdtemp(prefix='atgrpo-sandbox-')  # Mode 0700.
-    self.address = os.path.join(directory, protocol.SOCKETS[0])
+    self.address, longest = (
+        os.path.join(directory, name) for name in protocol.SOCKETS)
     try:
+      if len(os.fsencode(longest)) > _MAX_ADDRESS_BYTES:
+        raise NoSandboxError(
+            f'The path of a socket, {longest}, has more than '
+            f'{_MAX_ADDRESS_BYTES} bytes; set TMPDIR to a shorter folder.')
       self._choose_level()
     except BaseException:
       self.close()

@@ -3,6 +3,7 @@
 import math
 import shutil
 import sys
+import tempfile
 import time
 import types
 
@@ -32,6 +33,13 @@ def test_strongest_level_is_chosen():
   assert start() == servers.LEVELS[0]
   for level in servers.LEVELS:
     assert start(level) == level
+
+
+def test_a_long_path_of_temporary_files_is_named(tmp_path, monkeypatch):
+  folder = tmp_path / ('x' * 90)
+  folder.mkdir()
+  monkeypatch.setattr(tempfile, 'tempdir', str(folder))
+  assert 'set TMPDIR' in start()
 
 
 @needs_kernel
