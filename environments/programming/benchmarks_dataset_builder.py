@@ -65,6 +65,7 @@ from functools import *
 from heapq import *
 from itertools import *
 from math import *
+from builtins import *
 from typing import *
 sys.setrecursionlimit(50000)
 """
@@ -321,7 +322,7 @@ _BENCHMARKS = [
 class Builder(dataset_files.FilesBuilder):
   """Programming problems; see `environments.programming.problems.Problem`."""
 
-  VERSION = tfds.core.Version('1.1.0')
+  VERSION = tfds.core.Version('1.1.1')
   FEATURES = FEATURES
   BUILDER_CONFIGS = _BENCHMARKS
 

@@ -1,6 +1,7 @@
 """Published rows of the benchmarks become tasks, and bad rows are named."""
 
 import base64
+import builtins
 import json
 import pickle
 import zlib
@@ -80,7 +81,12 @@ def test_apps_rows_become_problems(tmp_path):
   assert third.entry_point == 'f' and third.starter_code == 'def f(a, b):\n'
   assert third.cases == (
       Case(([1, 2], {3: 'a'}), ([6], 6)), Case(('b',), ({4: 5},)))
-  exec(third.preamble, {})
+  names = {}
+  exec(third.preamble, names)
+  assert {
+      name for name in dir(builtins)
+      if names.get(name, getattr(builtins, name)) is not getattr(builtins, name)
+      } <= {'__doc__', '__name__'}  # Such as the `pow` of `math`.
 
 
 def test_code_contests_rows_become_problems(tmp_path):
