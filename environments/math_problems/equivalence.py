@@ -52,6 +52,9 @@ _POWER = r'[a-z](?:\^\s*\{?\d\}?)?'
 _ASKED = re.compile(
     rf'(?:{_POWER}(?:\s*\+\s*{_POWER})+|\|[A-Z]\||[A-Z]{{2}}\^\s*\{{?2\}}?)\s*=')
 _CLOCK = re.compile(r'\d{1,2}:[0-5]\d')  # A time of day, not a ratio.
+# The name of a segment, angle or area at the start of a definition.
+_FIGURE = re.compile(
+    rf'(?:^|[,;])[^=,;]*?(?:[A-Z]{_SUBSCRIPT}\s*){{2,}}[^=,;]*=')
 _FUNCTION = re.compile(r'[A-Za-z]\s*\(\s*([a-z])\s*\)')
 
 
@@ -75,22 +78,26 @@ def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
   It reads `R` and `r`, or `\\Delta` and `\\delta`, as the same variable, and
   `E` and `I` as constants.
   """
-  letters = [_letters(text) for text in (answer, gold)]
+  texts = [_FIGURE.sub('', text) for text in (answer, gold)]
+  letters = [*map(_letters, texts)]
   capitals = sorted({
       x for text_letters in letters for x in text_letters
       if x.isupper() and x.lower() in text_letters})
   used = {x.lower() for text_letters in letters for x in text_letters}
-  for text, other in ((answer, gold), (gold, answer)):
+  for text, other in (texts, texts[::-1]):
     for x in set('EI') - set(other):
       is_alone = re.search(rf'(?<![A-Za-z\\]){x}(?![A-Za-z])', text)
       if is_alone and (x.lower() in other or not _letters(other)):
         capitals.append(x)
   capitals += sorted({*_GREEK.findall(answer), *_GREEK.findall(gold)})
   names = dict(zip(capitals, (x for x in _FREE_LETTERS if x not in used)))
+
+  def rename(match):
+    return match[0] if '=' in match[0] else names.get(match[0], match[0])
+
   return tuple(
-      _LETTER.sub(
-          lambda match: names.get(match[0], match[0]),
-          _GREEK.sub(lambda match: f' {names.get(match[0], match[0])} ', text))
+      re.sub(f'{_FIGURE.pattern}|{_LETTER.pattern}', rename, _GREEK.sub(
+          lambda match: f' {names.get(match[0], match[0])} ', text))
       for text in (answer, gold))
 
 

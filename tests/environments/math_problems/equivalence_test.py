@@ -269,6 +269,8 @@ PAIRS = (
     # Points and choices may be E or I.
     ('5', ['DE=5', '|AE|=5', 'E=5'], ['DE=6']), ('AE=5', ['5'], []),
     (r'\text{(E)}', ['E', '(E)', r'\textbf{(E)}'], ['e', 'D']),
+    ('a+b', ['AB=a+b', '|AB|=a+b', '[ABC]=a+b'], ['AB=a+c']),
+    (r'\angle B E A_{1}=90, \angle A E B_{1}=90', ['90, 90'], ['90, 91']),
     # Capitals are no constants, and choices have an order.
     ('e', ['e^1'], ['E']), ('i', [], ['I']), ('E', [], ['e']),
     (r'\frac{Rrs}{2}', [r'\frac{R\cdot r\cdot s}{2}'],
