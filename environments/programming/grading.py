@@ -71,12 +71,14 @@ def run(
       cpu_seconds=seconds, wall_seconds=max(5.0, 2.5 * seconds),
       memory_bytes=_MEMORY_BYTES,
       output_bytes=max(_MIN_OUTPUT_BYTES, 2 * output_bytes)))
-  source = program
+  source, function = program, problem.entry_point
   if problem.preamble:  # Python wants imports from __future__ first.
     source = ''.join((
         *_FUTURE.findall(program), problem.preamble, '\n',
+        # A function that the preamble imports, such as `gcd`, is no answer.
+        f'globals().pop({function!r}, None)\n' * (
+            bool(function) and problem.comparison != 'check'),
         _FUTURE.sub('', program)))
-  function = problem.entry_point
   results, size = [], 1
   while len(results) < len(inputs) and not _is_hopeless(results):
     batch = inputs[len(results):len(results) + size]

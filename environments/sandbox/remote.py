@@ -143,10 +143,10 @@ class RemoteServer:
     self.sandbox = RemoteSandbox(url)
 
   def start(self) -> None:
-    """Runs one program; NoSandboxError if that fails."""
+    """Calls a function of a program; NoSandboxError if that fails."""
     sandbox = dataclasses.replace(self.sandbox, reply_seconds=_TRIAL_SECONDS)
-    result = sandbox.run('print(input())', 'ready')
-    if result.stdout != 'ready\n':
+    result, = sandbox.call('def trial(x): return x', 'trial', [('ready',)])
+    if result.value != 'ready':
       raise launcher.NoSandboxError(
           f'The sandbox service at {self.sandbox.address} runs no programs: '
           f'{result.status.value}: {result.stderr.strip()}. See '

@@ -47,6 +47,15 @@ def test_functions_pass_with_equal_values(sandbox, program, passed):
   assert grade(sandbox, problem, program).passed == tuple(map(bool, passed))
 
 
+def test_a_function_of_the_preamble_is_no_answer(sandbox):
+  problem = examples.make(
+      [((12, 8), [4])], entry_point='gcd', preamble='from math import *')
+  assert grade(sandbox, problem, '# No idea.').passed == (False,)
+  for program in ('import math\ngcd = math.gcd', (
+      'def gcd(a, b): return gcd(b, a % b) if b else a')):
+    assert grade(sandbox, problem, program).passed == (True,)
+
+
 @dataclasses.dataclass(frozen=True)
 class Spy:
   """Records its inputs and returns results with the given statuses."""
