@@ -12,11 +12,16 @@ import hashlib
 import importlib
 import inspect
 import pathlib
+import types
 from typing import Any
 
 import numpy as np
 
 from atgrpo_jax import errors
+
+# Name -> module of the user, and its spec and digest when it was imported.
+# Reloading makes another spec.
+_LOADED: dict[str, tuple[types.ModuleType, Any, str]] = {}
 
 
 def is_custom(name: Any) -> bool:
@@ -111,13 +116,34 @@ def module_digest(key: str, name: str) -> str:
 
   `key` is the key of the config that names the module, for the message.
   """
-  try:
-    content = pathlib.Path(importlib.import_module(name).__file__).read_bytes()
-  except (AttributeError, OSError, TypeError) as error:
+  digest = _digest(importlib.import_module(name))
+  if not digest:
     raise errors.UserError(
         f'{key}: the module {name!r} has no file, so a resumed run could not '
-        'notice a change; put it into a file.') from error
+        'notice a change; put it into a file.')
+  return digest
+
+
+def _digest(module: types.ModuleType) -> str:
+  """Digest of a module's file, or '' without one."""
+  try:
+    content = pathlib.Path(module.__file__).read_bytes()
+  except (AttributeError, OSError, TypeError):
+    return ''
   return hashlib.sha256(content).hexdigest()[:16]
+
+
+def check_unchanged() -> None:
+  """Raises UserError if the file of a loaded module is not what was imported.
+
+  A new worker process would import the changed file.
+  """
+  for module, spec, digest in _LOADED.values():
+    if module.__spec__ is spec and _digest(module) not in ('', digest):
+      raise errors.UserError(
+          f'{module.__file__} has changed since this process imported it, so '
+          'new workers would run other code. Undo the change, or start again; '
+          'in a notebook, call importlib.reload.')
 
 
 def load(given: str, module_name: str, function: str) -> Any:
@@ -132,6 +158,10 @@ def load(given: str, module_name: str, function: str) -> Any:
         f'{given}: {module_name!r} cannot be imported '
         f'({errors.one_line(error)}); fix it, or name another module of the '
         'working directory, PYTHONPATH or an installed package.') from error
+  if module_name not in _LOADED or (
+      _LOADED[module_name][1] is not module.__spec__):
+    _LOADED[module_name] = module, module.__spec__, _digest(module)
+  check_unchanged()
   if not hasattr(module, function):
     names = [name for name, value in vars(module).items() if callable(value)]
     nearest = difflib.get_close_matches(function, names, n=1)

@@ -23,6 +23,7 @@ import os
 import time
 
 from atgrpo_jax import errors
+from atgrpo_jax import rules
 from atgrpo_jax.io import signals
 from atgrpo_jax.rollout import contract
 from environments import env_api
@@ -237,6 +238,7 @@ class Workers:
         processes.is_stopped(worker.pid) for worker in self._context.started)
 
   def _restart_pool(self) -> None:
+    rules.check_unchanged()
     self._counts['pool_restarts'] += 1
     self._end_pool(seconds=0.0)
     self._start_pool()
