@@ -74,7 +74,8 @@ def evaluate(
         transcripts, [
             tree_lib.chain(task['task_id'], nodes)
             for task, nodes in zip(tasks, episodes)],
-        functools.partial(contract.show, environment), with_tokens=False)
+        functools.partial(contract.show_in_report, environment),
+        with_tokens=False)
 
   last_steps = [nodes[-1].steps[0] for nodes in finished]
   num_turns = [nodes[-1].turn + 1 for nodes in finished]

@@ -71,7 +71,7 @@ def replay(
   # As they are written: rounded, with the shown texts as states.
   return _compare(recorded, [
       json.loads(json.dumps(tree.to_json(
-          functools.partial(contract.show, experiment.environment),
+          functools.partial(contract.show_in_report, experiment.environment),
           with_tokens=is_training)))
       for tree in play(experiment, workdir, step)])
 

@@ -7,6 +7,7 @@ before jax is loaded, which takes up to a minute on a cold disk.
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import json
 import math
 import numbers
 import re
@@ -93,6 +94,13 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
   for name, min_value in _MIN_VALUES.items():
     section, _, key = name.partition('.')
     errors.check_number(name, config[section][key], min_value=min_value)
+  for name, value in config.environment.options.to_dict().items():
+    try:
+      json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+      raise errors.UserError(
+          f'environment.options.{name}={value!r:.100} cannot be saved as JSON '
+          f'({error}); give numbers, texts, lists or dicts.') from error
   errors.check_number(
       'environment.step_seconds', config.environment.step_seconds,
       greater_than=0, less_than=1e8)

@@ -168,7 +168,8 @@ def _train(
         if step % config.train.groups_every == 0 or is_last:
           tree_lib.write(
               tree_lib.groups_path(workdir, step), trees,
-              functools.partial(contract.show, experiment.environment),
+              functools.partial(
+                  contract.show_in_report, experiment.environment),
               with_tokens=True)
       # Gradient and update.
       states, update_values = update(

@@ -25,6 +25,7 @@ def test_train_evaluate_export_and_generate(config, tmp_path):
     results = run.train()
     assert results['before']['success'] < 0.2 < results['after']['success']
     assert run.evaluate() == results['after']
+    assert run.train() == results  # There is nothing left to do.
     assert run.export() == [workdir / 'export/shared']
 
   # The workdir alone is enough.

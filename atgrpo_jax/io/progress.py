@@ -88,9 +88,11 @@ def watching() -> Iterator[None]:
 def copy_to(path: pathlib.Path) -> None:
   """Appends what the program has printed and will print to a local file."""
   if isinstance(sys.stdout, _Stdout) and not files.is_remote(path):
-    earlier = sys.stdout.copy.getvalue()
-    sys.stdout.copy = path.open('a', buffering=1)
-    sys.stdout.copy.write(earlier)
+    earlier, sys.stdout.copy = sys.stdout.copy, path.open('a', buffering=1)
+    if isinstance(earlier, io.StringIO):
+      sys.stdout.copy.write(earlier.getvalue())
+    else:  # Of an earlier training of the same process.
+      earlier.close()
 
 
 def print_error(text: str) -> None:

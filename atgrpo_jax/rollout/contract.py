@@ -130,6 +130,15 @@ def show(
   raise call.problem(texts, 'a dict of texts')
 
 
+def show_in_report(
+    environment: env_api.Environment, state: env_api.State) -> dict[str, str]:
+  """`show`, with an error as a text, because only the report needs it."""
+  try:
+    return show(environment, state)
+  except errors.UserError as error:
+    return {'error': str(error)}
+
+
 def step_all(
     environment: env_api.Environment, requests: Sequence[StepRequest],
     seconds: float = math.inf) -> list[env_api.Step]:

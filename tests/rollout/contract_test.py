@@ -262,3 +262,4 @@ def test_slow_step_is_a_timeout_and_the_worker_goes_on():
 def test_shown_values_are_texts():
   assert contract.show(Given(), 3) == {'turn': '3', '3': 'None'}
   assert contract.show(object(), 3) == {'state': '3'}
+  assert 'show failed' in contract.show_in_report(Given(), 'three')['error']
