@@ -300,9 +300,11 @@ class Experiment:
       raise errors.UserError(
           f'The processes of the run have different tasks in split {split!r}; '
           'give every host the same files, and draw tasks with a fixed seed.')
-    policies_lib.check_first_prompts(
-        self.environment, tasks, self.policies, self.policy_map,
-        buckets=self.buckets, max_new_tokens=self.config.rollout.max_new_tokens)
+    with progress.activity(lambda: f'checking the first prompts of {split} …'):
+      policies_lib.check_first_prompts(
+          self.environment, tasks, self.policies, self.policy_map,
+          buckets=self.buckets,
+          max_new_tokens=self.config.rollout.max_new_tokens)
     if split == self.config.dataset.train:
       actor_critic.check_first_inputs(
           self.critic, self.critics, self.environment, tasks, self.policy_map,

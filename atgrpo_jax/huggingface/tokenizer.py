@@ -178,7 +178,8 @@ class Tokenizer:
         return self._hf.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=for_completion,
             enable_thinking=self._thinking, tools=[*tools] or None,
-            chat_template=_FIXED_DATE + self._hf.get_chat_template())
+            chat_template=_FIXED_DATE + self._hf.get_chat_template(
+                tools=[*tools] or None))
     except signals.TooSlowError as error:
       raise errors.UserError(
           f'{self._folder}: the chat template did not render within '

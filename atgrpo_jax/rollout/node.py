@@ -59,10 +59,12 @@ def expand(
   groups = []
   for index, (key, group) in enumerate(zip(keys, sampled)):
     rewards = node.rewards(key.role, runner.alpha)
+    messages = runner.observe(state, key)
+    runner.check_repeats(key, messages, group.request.prompt)
     groups.append(types.Group(
         key=key, policy=runner.policy_map[key.role],
         prompt=group.request.prompt,
-        messages=runner.observe(state, key),
+        messages=messages,
         temperature=runner.setting(key.role, 'temperature'),
         candidates=tuple(
             _candidate(node, index, i, key.role, rewards, *sample)

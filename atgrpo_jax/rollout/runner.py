@@ -195,6 +195,18 @@ class EpisodeRunner:
         self.environment, state, key.role, task_id=key.task_id, turn=key.turn,
         seconds=self.step_seconds)
 
+  def check_repeats(
+      self, key: types.GroupKey, messages: Sequence[env_api.Message],
+      prompt: np.ndarray) -> None:
+    """Raises UserError unless messages are those of a sampled prompt [S]."""
+    ids = self.policy_of(key.role).tokenizer.encode_prompt(messages)
+    if not np.array_equal(ids, prompt):
+      raise errors.UserError(
+          f'{type(self.environment).__name__}.observe returned different '
+          f'messages for the same state, for role {key.role!r} in turn '
+          f'{key.turn + 1} of task {key.task_id!r}; draw random numbers in '
+          'reset or step, and change no state in observe.')
+
   def has_room(
       self, task_id: str, position: contract.Position,
       state: env_api.State) -> bool:

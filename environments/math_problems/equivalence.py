@@ -51,6 +51,9 @@ _NAME = re.compile(
 _POWER = r'[a-z](?:\^\s*\{?\d\}?)?'
 _ASKED = re.compile(
     rf'(?:{_POWER}(?:\s*\+\s*{_POWER})+|\|[A-Z]\||[A-Z]{{2}}\^\s*\{{?2\}}?)\s*=')
+# Letters and digits in an order: points, the name of a figure, a hexadecimal.
+_ORDERED = re.compile(
+    r'(?:\\[a-z]+\s*)?[A-Z](?:\s*[A-Z])+|[0-9A-F]*[A-F][0-9]+[A-F][0-9A-F]*')
 _CLOCK = re.compile(r'\d{1,2}:[0-5]\d')  # A time of day, not a ratio.
 # The name of a segment, angle or area at the start of a definition.
 _FIGURE = re.compile(
@@ -254,8 +257,8 @@ def _letters(text: str) -> set[str]:
 
 def _same_form(answer: str, gold: str) -> bool:
   """Compares two tuples, intervals, sets, ratios or formulas."""
-  if any(re.fullmatch('[A-Z]{2,}', x) for x in (answer, gold)):
-    return False  # An order of letters; formulas would commute.
+  if any(map(_ORDERED.fullmatch, (answer, gold))):
+    return False  # Formulas would commute.
   if all(map(_CLOCK.fullmatch, (answer, gold))):
     return answer.lstrip('0') == gold.lstrip('0')
   ratio, gold_ratio = (notation.split(x, ':') for x in (answer, gold))

@@ -116,7 +116,7 @@ class _Grader:
     self._connection, other = socket.socketpair()
     with other:
       self.process = subprocess.Popen(
-          [sys.executable, '-X', 'utf8', '-m',
+          [sys.executable, '-P', '-X', 'utf8', '-m',
            'environments.math_problems.grader', str(other.fileno())],
           # A fixed hash seed gives sets the same order every time.
           env={'PYTHONPATH': os.pathsep.join(

@@ -32,7 +32,7 @@ def second_perturbations(gold: str) -> Iterator[tuple[str, str, str]]:
   yield 'text', rf'{text}\text{{ but really 6}}', gold
   yield 'unit', rf'{text}\text{{ dozen}}', gold
   yield 'equation', f'{text}+1={text}', gold
-  yield 'unknowns', f'u+v={text}', gold
+  yield 'unknowns', f'u-v={text}', gold
   if '=' in text:
     yield 'name', f'q_{{7}}={text.partition("=")[2]}', gold
   if re.search(r'\d\d', text):

@@ -14,6 +14,7 @@ import unicodedata
 # Tolerances for decimals; integers and fractions must be equal.
 _RELATIVE_TOLERANCE = fractions.Fraction(1, 10**6)
 _ROUNDING = fractions.Fraction(5, 10**6)  # To six significant digits.
+_NOISE = fractions.Fraction(1, 10**12)  # Of computations whose result is 0.
 _MAX_TOLERANCE = fractions.Fraction(1, 10**3)
 
 # `clean` writes `and` and `or` as these; they separate the items of a list.
@@ -66,6 +67,9 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
      r'|\\(?:left|right)(?![a-z])(?:\s*\.)?|\\[bB]igg?[lr]?(?![a-z])|\\!'
      r'|\\(?:text)?color\s*\{[^{}]*\}', ''),
     (r'(?<!\\)\\[,;: ]|\\q?quad\b|~|\\thinspace', ' '),
+    (r'\\begin\s*\{(?:align\*?|aligned|gathered)\}(.*?)'
+     r'\\end\s*\{(?:align\*?|aligned|gathered)\}',
+     lambda match: match[1].replace(r'\\', ',').replace('&', '')),
     (r'\\begin\s*\{cases\}([^&]*?)\\end\s*\{cases\}',
      lambda match: match[1].replace(r'\\', ',')),
     # A floor, as `[n/2]`.
@@ -174,7 +178,7 @@ _UNITS = {
     for name in names.split()}
 _UNIT = re.compile(
     r'(?:\\text\s*\{(?P<text>[^{}]*)\}'
-    rf'|(?P<word>/?[a-zA-Z][a-zA-Z/ ]*|\\?\$|[{_CURRENCIES}]))'
+    rf'|(?P<word>/?[a-zA-Z][a-zA-Z/ .]*|\\?\$|[{_CURRENCIES}]))'
     r'\s*(?P<power>\^\s*\{?[23]\}?)?')
 _POWERS = {
     'square': '2', 'sq': '2', 'cubic': '3', 'degree': '', 'degrees': ''}
@@ -316,14 +320,17 @@ def is_number(text: str) -> bool:
 def same_number(answer: Number, gold: Number) -> bool:
   """Compares two numbers; a unit may be missing but not differ.
 
-  50% equals 0.5. If the gold answer has a percent sign, 50 equals 50% as well.
+  50% equals 0.5. 50 equals 50% as well if the gold answer is 50% or 50.
   """
   if answer.unit and (gold.is_percent or gold.unit not in ('', answer.unit)):
     return False
   is_exact = answer.is_exact and gold.is_exact
   if _is_close(_ratio(answer), _ratio(gold), is_exact):
     return True
-  return gold.is_percent and not answer.is_percent and _is_close(
+  # Golds of problems that ask for a percentage may be bare.
+  is_percentage = gold.is_percent or (
+      gold.is_exact and gold.value.denominator == 1 and gold.value > 1)
+  return is_percentage and gold.is_percent != answer.is_percent and _is_close(
       answer.value, gold.value, is_exact)
 
 
@@ -338,7 +345,7 @@ def _is_close(
 
 def tolerance(size: Any) -> Any:
   """Returns how far a decimal may be from a number of this absolute value."""
-  return min(
+  return _NOISE if not size else min(
       size * _ROUNDING, max(size, 1) * _RELATIVE_TOLERANCE, _MAX_TOLERANCE)
 
 
@@ -353,7 +360,7 @@ def _unit_of(text: str) -> str | None:
   if match is None:
     return None
   is_text = match['text'] is not None
-  names = (match['text'] if is_text else match['word'])
+  names = (match['text'] if is_text else match['word']).replace('.', '')
   names = _ATTRIBUTE.sub('', names.strip().removeprefix('\\'))
   names = [name.strip() for name in re.split(r'/|\bper\b', names)]
   if len(names[0]) == 1 and not is_text and names[0].isalpha():

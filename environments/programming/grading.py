@@ -3,12 +3,15 @@
 The sandbox sees programs and inputs, never answers. Outputs are compared here,
 as texts and as values of built-in types.
 
-Inputs run in batches of 1, 2, 4, ... After a batch with the third timeout, the
-remaining inputs are not run and count as failed.
+Inputs run in batches of 1, 2, 4, ..., or fewer if outputs may be large. After a
+batch with the third timeout, the remaining inputs are not run and count as
+failed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
+import hashlib
+import itertools
 import re
 from typing import Any
 
@@ -22,6 +25,7 @@ Status = sandbox_lib.Status
 MAX_TIMEOUTS = 3
 _MEMORY_BYTES = 512 << 20
 _MIN_OUTPUT_BYTES = 64 << 10
+_BATCH_BYTES = 16 << 20  # Of the outputs of a batch, if one test prints less.
 _FUTURE = re.compile(r'^from __future__ import .*\n?', re.MULTILINE)
 
 
@@ -43,16 +47,20 @@ def grade(
   """Grades a program, or '', on cases of the kinds stdin and call."""
   longest = max(
       (_size(answer) for case in cases for answer in case.answers), default=0)
-  results = [] if not program else run(
-      sandbox, problem, program, [case.input for case in cases], longest)
   same = (
       comparisons.same_value if problem.entry_point
       else comparisons.COMPARISONS[problem.comparison])
-  passed = [False] * len(cases)
-  for index, (case, result) in enumerate(zip(cases, results)):
-    if result.status is Status.OK:
-      found = output(problem, result)
-      passed[index] = any(same(found, answer) for answer in case.answers)
+  results, passed = [], [False] * len(cases)
+  for batch in _batches(
+      sandbox, problem, program, [case.input for case in cases], longest
+      ) if program else ():
+    for result in batch:
+      if result.status is Status.OK:
+        found = output(problem, result)
+        passed[len(results)] = any(
+            same(found, answer) for answer in cases[len(results)].answers)
+      results.append(dataclasses.replace(
+          result, stdout=_shorten(result.stdout)))
   return Grade(tuple(results), tuple(passed))
 
 
@@ -66,6 +74,15 @@ def run(
   turn if the tests are code. The limits of the sandbox are replaced by those of
   the problem. A program may print twice `output_bytes`.
   """
+  return [*itertools.chain.from_iterable(_batches(
+      sandbox, problem, program, inputs, output_bytes))]
+
+
+def _batches(
+    sandbox: sandbox_lib.Sandbox, problem: problems.Problem, program: str,
+    inputs: Sequence[Any],
+    output_bytes: int) -> Iterator[list[sandbox_lib.ProgramResult]]:
+  """The results of `run`, in batches."""
   seconds = problem.time_limit
   sandbox = dataclasses.replace(sandbox, limits=sandbox_lib.Limits(
       cpu_seconds=seconds, wall_seconds=max(5.0, 2.5 * seconds),
@@ -79,18 +96,30 @@ def run(
         f'globals().pop({function!r}, None)\n' * (
             bool(function) and problem.comparison != 'check'),
         _FUTURE.sub('', program)))
-  results, size = [], 1
-  while len(results) < len(inputs) and not _is_hopeless(results):
-    batch = inputs[len(results):len(results) + size]
-    size *= 2
+  statuses, size = [], 1
+  largest = max(1, _BATCH_BYTES // sandbox.limits.output_bytes)
+  while len(statuses) < len(inputs) and not _is_hopeless(statuses):
+    batch = inputs[len(statuses):len(statuses) + size]
+    size = min(2 * size, largest)
     if not function:
-      results += sandbox.run_tests(source, batch)
+      results = sandbox.run_tests(source, batch)
     elif problem.comparison == 'check':
-      results += sandbox.call_in_turn(source, function, batch)
+      results = sandbox.call_in_turn(source, function, batch)
     else:  # LeetCode's form first.
-      results += sandbox.call(
+      results = sandbox.call(
           source, f'Solution().{function}|{function}', batch)
-  return results
+    yield [
+        dataclasses.replace(x, stderr=x.stderr[-_MIN_OUTPUT_BYTES:])
+        for x in results]
+    statuses += [result.status for result in results]
+
+
+def _shorten(text: str) -> str:
+  """The beginning of a long text, and a digest of all of it."""
+  if len(text) <= _MIN_OUTPUT_BYTES:
+    return text
+  digest = hashlib.sha256(text.encode(errors='replace')).hexdigest()
+  return f'{text[:_MIN_OUTPUT_BYTES]}… {digest}'
 
 
 def output(
@@ -109,8 +138,7 @@ def last_line(stderr: str) -> str:
   return stderr.strip().rpartition('\n')[2]
 
 
-def _is_hopeless(results: Sequence[sandbox_lib.ProgramResult]) -> bool:
-  statuses = [result.status for result in results]
+def _is_hopeless(statuses: Sequence[Status]) -> bool:
   return (
       statuses.count(Status.TIMEOUT) >= MAX_TIMEOUTS
       or Status.INFRASTRUCTURE in statuses)
