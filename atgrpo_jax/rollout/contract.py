@@ -183,6 +183,20 @@ def unfinished_step(
       outcomes=dict.fromkeys(request.actions, outcome))
 
 
+def pay_unfinished(steps: Sequence[env_api.Step]) -> list[env_api.Step]:
+  """Pays steps that took too long no more than others of their group earn."""
+  def pay(role):
+    paid = (step.local_rewards.get(role, 0.0) for step in steps)
+    return min([0.0, *filter(math.isfinite, paid)])
+
+  return [
+      dataclasses.replace(step, local_rewards={
+          role: pay(role) for role in step.local_rewards})
+      if step.truncated and not step.reward_terms
+      and {*step.outcomes.values()} == {env_api.Outcome.TIMEOUT} else step
+      for step in steps]
+
+
 def next_position(
     environment: env_api.Environment, position: Position, step: env_api.Step, *,
     task_id: str) -> Position:

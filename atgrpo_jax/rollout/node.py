@@ -55,6 +55,7 @@ def expand(
     if not step.done and not tree_lib.failed(step):  # Raises without a phase.
       contract.next_position(
           runner.environment, position, step, task_id=task_id)
+  steps = contract.pay_unfinished(steps)
   node = tree_lib.Node(turn, phase, state, (), joint_actions, tuple(steps))
   groups = []
   for index, (key, group) in enumerate(zip(keys, sampled)):

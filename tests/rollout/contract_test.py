@@ -259,6 +259,17 @@ def test_slow_step_is_a_timeout_and_the_worker_goes_on():
   assert step == GOOD
 
 
+def test_slow_step_is_paid_no_more_than_others():
+  slow = contract.unfinished_step(
+      Given(), _request(None), env_api.Outcome.TIMEOUT)
+  wrong, right = (
+      dataclasses.replace(GOOD, local_rewards={'a': x}) for x in (-0.5, 0.5))
+  for others, paid in (([wrong, right], -0.5), ([right], 0.0), ([], 0.0)):
+    found = contract.pay_unfinished([*others, slow])
+    assert found == [
+        *others, dataclasses.replace(slow, local_rewards={'a': paid})]
+
+
 def test_shown_values_are_texts():
   assert contract.show(Given(), 3) == {'turn': '3', '3': 'None'}
   assert contract.show(object(), 3) == {'state': '3'}
