@@ -133,12 +133,12 @@ def _digest(module: types.ModuleType) -> str:
   return hashlib.sha256(content).hexdigest()[:16]
 
 
-def check_unchanged() -> None:
+def check_unchanged(names: Iterable[str] = _LOADED) -> None:
   """Raises UserError if the file of a loaded module is not what was imported.
 
   A new worker process would import the changed file.
   """
-  for module, spec, digest in _LOADED.values():
+  for module, spec, digest in map(_LOADED.get, names):
     if module.__spec__ is spec and _digest(module) not in ('', digest):
       raise errors.UserError(
           f'{module.__file__} has changed since this process imported it, so '
@@ -161,7 +161,7 @@ def load(given: str, module_name: str, function: str) -> Any:
   if module_name not in _LOADED or (
       _LOADED[module_name][1] is not module.__spec__):
     _LOADED[module_name] = module, module.__spec__, _digest(module)
-  check_unchanged()
+  check_unchanged([module_name])
   if not hasattr(module, function):
     names = [name for name, value in vars(module).items() if callable(value)]
     nearest = difflib.get_close_matches(function, names, n=1)

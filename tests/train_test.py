@@ -4,11 +4,13 @@ Most tests compare a run with one that finished undisturbed.
 """
 
 import dataclasses
+import importlib
 import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import types
 
@@ -250,6 +252,9 @@ def test_a_run_resumes_only_with_the_same_code(
     recorded = json.loads((workdir / name).read_text())['code']
     assert recorded == {'own_code:last': digest, 'own_code': digest}
   module.write_text(module.read_text().replace('- 1', '- 2'))
+  with pytest.raises(errors.UserError, match='own_code.py has changed'):
+    echo.experiment(echo_folder, **changes)
+  importlib.reload(sys.modules['own_code'])  # As in another process.
   with pytest.raises(errors.UserError, match="used another 'own_code:last': "):
     train.train(echo.experiment(echo_folder, **changes), workdir)
   # The code of this repository has no digest.
