@@ -19,6 +19,10 @@ class UserError(ValueError):
   user_traceback = ''  # Printed before the message.
 
 
+class TemplateError(UserError):
+  """The chat template refuses messages."""
+
+
 class InfrastructureError(RuntimeError):
   """A service that the run needs, such as the sandbox, stays broken."""
 

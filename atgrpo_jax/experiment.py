@@ -305,10 +305,10 @@ class Experiment:
           self.environment, tasks, self.policies, self.policy_map,
           buckets=self.buckets,
           max_new_tokens=self.config.rollout.max_new_tokens)
-    if split == self.config.dataset.train:
-      actor_critic.check_first_inputs(
-          self.critic, self.critics, self.environment, tasks, self.policy_map,
-          self.critic_buckets)
+      if split == self.config.dataset.train:
+        actor_critic.check_first_inputs(
+            self.critic, self.critics, self.environment, tasks,
+            self.policy_map, self.critic_buckets)
     return tasks
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from atgrpo_jax import errors
 
-# Name -> module of the user, and its spec and digest when it was imported.
+# Name -> module of the user, and its spec and digest when it was first loaded.
 # Reloading makes another spec.
 _LOADED: dict[str, tuple[types.ModuleType, Any, str]] = {}
 
@@ -50,11 +50,11 @@ class _UserRule:
       try:
         found = np.asarray(found)
         is_good = found.dtype.kind in 'fiu' and np.all(np.isfinite(found))
+        is_good = is_good and found.shape == shape
       except TypeError:  # jit traces an array without values.
-        is_good = True
+        is_good = getattr(found, 'shape', None) == shape
       except ValueError:  # Rows of different lengths.
         is_good = False
-      is_good = is_good and np.shape(found) == shape
       if not is_good:
         raise errors.UserError(
             f'{self.given} returned {found!r:.200}; expected an array of '

@@ -273,9 +273,13 @@ class _Evaluation:
   def _add(
       self, state: env_api.State, position: contract.Position,
       task_id: str) -> _Query:
-    query, inputs = {}, _inputs(
-        self.critics.spec.kind, self.critics.bound, self.environment,
-        self.policy_map, state, position, task_id)
+    query = {}
+    try:
+      inputs = _inputs(
+          self.critics.spec.kind, self.critics.bound, self.environment,
+          self.policy_map, state, position, task_id)
+    except errors.TemplateError:  # No episode continues there.
+      return {}
     for view, (name, ids) in inputs.items() if self.critics.fit(inputs) else ():
       query[view] = name, ids.tobytes()
       self.inputs.setdefault(query[view], ids)

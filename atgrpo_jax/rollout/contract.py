@@ -107,8 +107,9 @@ def _message(message: Any, call: '_Call') -> env_api.Message:
     found = None
   for name in {'tools', 'tool_calls'} & message.keys():
     try:
-      is_good = all(isinstance(x['function']['name'], str) for x in found[name])
-    except (LookupError, TypeError):
+      is_good = all(isinstance(x['function']['name'], str) for x in json.loads(
+          json.dumps(message[name])))
+    except (LookupError, TypeError, ValueError):
       is_good = False
     if not is_good:
       raise call.problem(message[name], f'{name!r} such as {_FUNCTIONS}')
@@ -186,13 +187,15 @@ def unfinished_step(
 def pay_unfinished(steps: Sequence[env_api.Step]) -> list[env_api.Step]:
   """Pays steps that took too long no more than others of their group earn."""
   def pay(role):
-    paid = (step.local_rewards.get(role, 0.0) for step in steps)
-    return min([0.0, *filter(math.isfinite, paid)])
+    return min([0.0, *(
+        step.local_rewards.get(role, 0.0) for step in steps
+        if env_api.Outcome.INFRASTRUCTURE not in step.outcomes.values())])
 
   return [
       dataclasses.replace(step, local_rewards={
           role: pay(role) for role in step.local_rewards})
       if step.truncated and not step.reward_terms
+      and not any(step.local_rewards.values())
       and {*step.outcomes.values()} == {env_api.Outcome.TIMEOUT} else step
       for step in steps]
 

@@ -220,7 +220,7 @@ class EpisodeRunner:
       messages = self.observe(state, key)
       try:  # `sample` finds the prompt in the cache of the tokenizer.
         ids = policy.tokenizer.encode_prompt(messages)
-      except errors.UserError as error:  # It may be due to a completion.
+      except errors.TemplateError as error:  # A completion may be the reason.
         if not self.usage.overlong_prompts:
           print(f'warning: an episode of task {task_id!r} ends before turn '
                 f'{position.turn + 1} of role {role!r}: {error}')

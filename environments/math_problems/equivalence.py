@@ -15,6 +15,7 @@ This module reads lists, tuples, intervals, sets and equations, whose members
 
 from collections.abc import Sequence
 import itertools
+import math
 import re
 
 from environments.math_problems import formulas
@@ -53,11 +54,13 @@ _ASKED = re.compile(
     rf'(?:{_POWER}(?:\s*\+\s*{_POWER})+|\|[A-Z]\||[A-Z]{{2}}\^\s*\{{?2\}}?)\s*=')
 # Letters and digits in an order: points, the name of a figure, a hexadecimal.
 _ORDERED = re.compile(
-    r'(?:\\[a-z]+\s*)?[A-Z](?:\s*[A-Z])+|[0-9A-F]*[A-F][0-9]+[A-F][0-9A-F]*')
+    r'(?:\\(?:triangle|angle)\s*)?[A-Z](?:\s*[A-Z])+'
+    r'|[0-9A-F]*[A-F][0-9]+[A-F][0-9A-F]*')
 _CLOCK = re.compile(r'\d{1,2}:[0-5]\d')  # A time of day, not a ratio.
 # The name of a segment, angle or area at the start of a definition.
 _FIGURE = re.compile(
     rf'(?:^|[,;])[^=,;]*?(?:[A-Z]{_SUBSCRIPT}\s*){{2,}}[^=,;]*=')
+_LIST_IN_BRACKETS = re.compile(r'[(\[{][^][(){}]*,')
 _FUNCTION = re.compile(r'[A-Za-z]\s*\(\s*([a-z])\s*\)')
 
 
@@ -110,7 +113,8 @@ def _same_lists(answer: str, gold: str) -> bool:
   if all(numbers) and notation.same_number(*numbers):
     return True  # Before lists, because 1,000 may be read as one.
   answers, golds = _items(answer), _items(gold)
-  if any(numbers):  # A number equals no list, so its commas are for thousands.
+  if any(numbers) and not _LIST_IN_BRACKETS.search(answer + gold):
+    # A number equals no list, so its commas are for thousands.
     joined = [
         _items(re.sub(r'(?<=\d),(?=\d{3}(?!\d))', '', x))
         for x in (answer, gold)]
@@ -257,9 +261,10 @@ def _letters(text: str) -> set[str]:
 
 def _same_form(answer: str, gold: str) -> bool:
   """Compares two tuples, intervals, sets, ratios or formulas."""
-  if any(map(_ORDERED.fullmatch, (answer, gold))):
+  if all(map(_ORDERED.fullmatch, (answer, gold))):
     return False  # Formulas would commute.
-  if all(map(_CLOCK.fullmatch, (answer, gold))):
+  if all(map(_CLOCK.fullmatch, (answer, gold))) and (
+      math.gcd(*map(int, gold.split(':'))) > 1):  # A ratio would be reduced.
     return answer.lstrip('0') == gold.lstrip('0')
   ratio, gold_ratio = (notation.split(x, ':') for x in (answer, gold))
   if max(len(ratio), len(gold_ratio)) > 2:

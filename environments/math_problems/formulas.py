@@ -36,7 +36,7 @@ _MALFORMED = re.compile(
     r'|(?<![\w.])0[.0]*\s*(?:\\text|[a-z]{3})'
     r'|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d'
     r'|\\text\s*\{[^{}]*\}\s*\d'
-    r'|(?:(?<![A-Za-z\\])[a-z]{3,}|\d\s*[A-Za-z]+)\s+\d'
+    r'|(?:(?<![A-Za-z\\])[a-z]{3,}|\d\s*[A-Za-z]+)\s+\d(?!\d*\s*\^)'
     r'|(?<![A-Za-z\\{])[A-Za-z]{3,}\s+[A-Za-z]{3,}')
 # Of `_agree_where_real`: points, those checked exactly, and operations.
 _NUM_POINTS, _NUM_EXACT = 1000, 8
@@ -48,7 +48,8 @@ _INEQUALITY = re.compile(r'[<>]|\\(?:[lg]e|[lg]eq|[lg]eqslant|[lg]t)(?![a-z])')
 # math-verify ignores primes, transposition and the braces of a fractional part,
 # and takes derivatives for 0.
 _IGNORED = re.compile(
-    r"[A-Za-z]'+|\\\{[\w\s+*/^-]*[a-z][\w\s+*/^-]*\\\}|\^\s*(?:T|\{\s*T\s*\})"
+    r"[A-Za-z]'+|\^\s*(?:T|\{\s*T\s*\})"
+    r'|(?!^\\\{[^{}]*\\\}$)\\\{[\w\s+*/^-]*[a-z][\w\s+*/^-]*\\\}'
     r'|\\frac\s*\{\s*d[^{}]*\}\s*\{\s*d\s*[a-z][^{}]*\}')
 _TRIGONOMETRIC = re.compile(r'\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])')
 # math-verify computes these of any letters, as if they were coprime.
@@ -63,7 +64,7 @@ _POWER_OF_TEN = re.compile(r'(?<=\d)[eE](?=[-+]?\d)([-+]?\d+)')
 def same_formula(answer: str, gold: str) -> bool:
   """Compares two clean texts, each with one value or relation."""
   if any(map(_MALFORMED.search, (answer, gold))) or (
-      _IGNORED.findall(answer) != _IGNORED.findall(gold)):
+      sorted(_IGNORED.findall(answer)) != sorted(_IGNORED.findall(gold))):
     return False
   parsed = [_parse(text) for text in (gold, answer)]
   return None not in parsed and _same(*parsed)

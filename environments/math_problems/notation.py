@@ -57,8 +57,8 @@ def _drop_conditions(match: re.Match) -> str:
   name = re.match(r'\s*([A-Za-z])\s*(?:\([^()]*\))?\s*=', match[1])
   kept = [
       part for part in split(match[2], rf'[,;]|{CONNECTIVE}')[1:]
-      if re.search(r'\b(?:otherwise|for|if|when)\b', part) or name and re.match(
-          rf'{name[1]}\s*(?:\([^()]*\))?\s*=', part)]
+      if re.search(r'\b(?:otherwise|for(?! all)|if|when)\b', part)
+      or name and re.match(rf'{name[1]}\s*(?:\([^()]*\))?\s*=', part)]
   return ', '.join([match[1], *kept])
 
 
@@ -72,9 +72,11 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
      lambda match: match[1].replace(r'\\', ',').replace('&', '')),
     (r'\\begin\s*\{cases\}([^&]*?)\\end\s*\{cases\}',
      lambda match: match[1].replace(r'\\', ',')),
-    # A floor, as `[n/2]`.
+    # A quotient by an integer in brackets is a floor.
     (r'(?<!sqrt)\[(?=[^][(),;]*(?<![\\a-zA-Z])[a-z](?![a-z]))'
-     r'([^][(),;]*(?:/|\\d?frac)[^][(),;]*)\]', r'\\lfloor \1 \\rfloor '),
+     r'([^][(),;+-]*/\s*\d+|\s*\\[dt]?frac\s*'
+     r'(?:\{(?:[^{}()]|\{[^{}()]*\})*\}|\w)\s*(?:\{\d+\}|\d)\s*)\](?!\s*\^)',
+     r'\\lfloor \1 \\rfloor '),
     (r'\\lbrace(?![a-z])', r'\\{'),
     (r'\\rbrace(?![a-z])', r'\\}'),
     # A set of real numbers with a property; conditions on a letter.
@@ -102,6 +104,7 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     ('\N{GREATER-THAN OR EQUAL TO}', r'\\ge '),
     ('\N{SUPERSCRIPT TWO}', '^2'),
     (r'(?<![A-Za-z\\])(pi|sin|cos|tan|ln|log)(?![A-Za-z])', r'\\\1 '),
+    (r'(?<![A-Za-z\\])sqrt\s+(\d+)', r'\\sqrt{\1}'),
     # The inner root of `sqrt(2 + sqrt(3))`, then the outer one.
     *[(r'(?<![A-Za-z\\])\\?sqrt\s*\(([^()]*)\)', r'\\sqrt{\1}')] * 2,
     (r'\\varnothing|\\\{\s*\\\}|\N{EMPTY SET}', r'\\emptyset '),
@@ -138,7 +141,7 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
     (r'\b(and|or)\b', r'\\l\1 '),
     (r'\\text\s*\{\s*,\s*\}', ','),
     (r',\s*(?:\.{3}|\\[lc]?dots(?![a-z]))', r',\\ldots '),
-    (r'(.*?),?\s*((?:\\text\s*\{\s*(?:where|for)\b|\b(?:where|for all)\b'
+    (r'^(.*?),?\s*((?:\\text\s*\{\s*(?:where|for)\b|\b(?:where|for all)\b'
      r'|\\forall).*)', _drop_conditions),
     (r'\\not\s*=', r'\\ne '),
     (r'\s+', ' '),
@@ -329,7 +332,8 @@ def same_number(answer: Number, gold: Number) -> bool:
     return True
   # Golds of problems that ask for a percentage may be bare.
   is_percentage = gold.is_percent or (
-      gold.is_exact and gold.value.denominator == 1 and gold.value > 1)
+      gold.is_exact and gold.value.denominator == 1 and gold.value > 1
+      and not gold.unit)
   return is_percentage and gold.is_percent != answer.is_percent and _is_close(
       answer.value, gold.value, is_exact)
 

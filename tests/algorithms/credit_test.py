@@ -167,7 +167,7 @@ class Strict(scripted.Bytes):
 
   def encode_prompt(self, messages):
     if '\ud800' in messages[0]['content']:
-      raise errors.UserError('two calls at once')
+      raise errors.TemplateError('two calls at once')
     return super().encode_prompt(messages)
 
 
