@@ -281,7 +281,7 @@ def parse_flags(
     rest = values(argv)
     # The first access raises an OSError of the config file.
     is_config = hasattr(values.config, 'to_dict')
-  except Exception as error:  # Of a config file, which is user code.
+  except Exception as error:  # A config file may raise anything.
     raise errors.UserError(_describe(path, error)) from error
   if path and not is_config:
     raise errors.UserError(

@@ -42,7 +42,7 @@ class _UserRule:
       found = self.function(*args)
     except errors.UserError:
       raise
-    except Exception as error:  # Of user code.
+    except Exception as error:  # User code may raise anything.
       raise errors.of_user_code(
           f'{self.given} raised {errors.one_line(error)}.', error) from error
     if self.is_array_rule:
@@ -116,12 +116,20 @@ def module_digest(key: str, name: str) -> str:
 
   `key` is the key of the config that names the module, for the message.
   """
-  digest = _digest(importlib.import_module(name))
+  digest = _loaded_digest(importlib.import_module(name))
   if not digest:
     raise errors.UserError(
         f'{key}: the module {name!r} has no file, so a resumed run could not '
         'notice a change; put it into a file.')
   return digest
+
+
+def _loaded_digest(module: types.ModuleType) -> str:
+  """Digest of a module's file when this function first saw it."""
+  name, spec = module.__name__, module.__spec__
+  if name not in _LOADED or _LOADED[name][1] is not spec:
+    _LOADED[name] = module, spec, _digest(module)
+  return _LOADED[name][2]
 
 
 def _digest(module: types.ModuleType) -> str:
@@ -153,15 +161,12 @@ def load(given: str, module_name: str, function: str) -> Any:
   """
   try:
     module = importlib.import_module(module_name)
-  except (SystemExit, Exception) as error:  # Of user code.
+  except (SystemExit, Exception) as error:  # User code may raise anything.
     raise errors.UserError(
         f'{given}: {module_name!r} cannot be imported '
         f'({errors.one_line(error)}); fix it, or name another module of the '
         'working directory, PYTHONPATH or an installed package.') from error
-  if module_name not in _LOADED or (
-      _LOADED[module_name][1] is not module.__spec__):
-    _LOADED[module_name] = module, module.__spec__, _digest(module)
-  check_unchanged([module_name])
+  _loaded_digest(module)
   if not hasattr(module, function):
     names = [name for name, value in vars(module).items() if callable(value)]
     nearest = difflib.get_close_matches(function, names, n=1)

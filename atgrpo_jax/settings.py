@@ -144,6 +144,7 @@ def make_environment(
   name = config.environment.module
   given = f'environment.module={name!r}'
   make = rules.load(given, name, 'make_environment')
+  rules.check_unchanged([name])  # The workers import the file.
   section = config.environment
   arguments = {
       'team': section.team, 'max_turns': section.max_turns,
@@ -153,7 +154,7 @@ def make_environment(
       environment = make(**arguments)
     except ValueError:  # An invalid option.
       raise
-    except Exception as error:  # Of user code.
+    except Exception as error:  # User code may raise anything.
       raise errors.of_user_code(
           f'{given}: make_environment failed ({errors.one_line(error)}); check '
           'the section environment of the config. It must have the parameters '

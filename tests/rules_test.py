@@ -208,8 +208,13 @@ def test_a_file_that_changes_after_its_import_is_refused(tmp_path):
   path = tmp_path / 'edited_rules.py'
   path.write_text('number = 1\n')
   assert rules.load('key', 'edited_rules', 'number') == 1
+  digest = rules.module_digest('key', 'edited_rules')
   path.write_text('number = 10\n')
+  # Rules go on as imported, and records have their digest.
+  assert rules.load('key', 'edited_rules', 'number') == 1
+  assert rules.module_digest('key', 'edited_rules') == digest
   with pytest.raises(errors.UserError, match='edited_rules.py has changed'):
     rules.check_unchanged()
   importlib.reload(sys.modules['edited_rules'])
   assert rules.load('key', 'edited_rules', 'number') == 10
+  assert rules.module_digest('key', 'edited_rules') != digest

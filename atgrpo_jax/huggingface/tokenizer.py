@@ -184,7 +184,7 @@ class Tokenizer:
       raise errors.UserError(
           f'{self._folder}: the chat template did not render within '
           f'{_RENDER_SECONDS:g} s; {_ADVICE}.') from error
-    except Exception as error:  # Of the code of the template.
+    except Exception as error:  # A template may raise anything.
       raise errors.TemplateError(
           f'{self._folder}: the chat template cannot render the roles {roles} '
           f'({errors.one_line(error)}); {_ADVICE}.') from error

@@ -304,7 +304,7 @@ PAIRS = (
      ['[n/2]', r'\left[\frac n2\right]'], [r'\frac n2', '(n/2)']),
     (r'\frac n2', ['(n/2)', '[n]/2'], ['[n/2]', r'\left[\frac n2\right]']),
     (r'\{x\}+1', [r'1+\{x\}'], ['x+1']),
-    # What follows a condition may be another answer.
+    # Another answer may follow a condition.
     ('$f(x)=x$, $f(x)=2-x$', [r'f(x)=x\text{ for all }x, f(x)=2-x'],
      ['f(x)=x for all x']),
     ('f(x)=0', ['f(x)=0 for all x, y'], ['f(x)=0 for all x, or f(x)=x']),
