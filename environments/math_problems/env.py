@@ -20,7 +20,8 @@ Reward terms, all 0 or 1 (`reward_terms` logs them before weighting):
   name          role       1 if                                   computed from
   solved        team       the episode ends with a correct        the checker
                            answer of the role that acts last
-  boxed         reasoner   there is a box that is not empty       the text
+  boxed         reasoner   there is a box that is not empty and   the text
+                           does not repeat the prompt's example
   right         reasoner   the boxed answer is correct            the checker
   ran           tool       the program ended without an error     the run
                            and printed something
@@ -90,9 +91,12 @@ SYSTEM_MESSAGES = {
         'wrote a program. Check its output, and decide yourself. ' + _BOX),
     'solo': 'Solve the problem. ' + _BOX,
 }
-# With the option `request`, prompts end with these.
+# With the option `request`, prompts end with these. Policies that were paid for
+# a box with the placeholder itself learned to write nothing else.
+_PLACEHOLDER = 'X'
 _ANSWER_REQUEST = (
-    'End your reply with "The answer is \\boxed{X}.", where X is the answer.')
+    f'End your reply with "The answer is \\boxed{{{_PLACEHOLDER}}}.", where '
+    f'{_PLACEHOLDER} is the answer.')
 _REQUESTS = {
     'tool': 'Write the program in a ```python block.',
     'reasoner': _ANSWER_REQUEST,
@@ -177,7 +181,9 @@ class Mathematics(env_api.Sequential):
     (role, action), = actions.items()
     if role == 'tool':
       return self._run_program(state, action)
-    answer = (text_lib.last_boxed(action) or '').strip() or None
+    answer = (text_lib.last_boxed(action) or '').strip()
+    if not answer or (self.request and answer == _PLACEHOLDER):
+      answer = None
     verdict = _grade(answer, state.gold)
     is_correct = verdict is grader.Verdict.EQUAL
     terms = {'boxed': float(answer is not None), 'right': float(is_correct)}

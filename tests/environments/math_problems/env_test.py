@@ -42,9 +42,11 @@ def play(environment, *actions, task=TASK):
     (r'\boxed{42}', 1, OK), (r'\boxed{41}', .2, OK),
     (r'\boxed{}', 0, PARSE_ERROR), (r'\boxed{ }', 0, PARSE_ERROR),
     ('42', 0, PARSE_ERROR), (r'<think>\boxed{42}', 0, PARSE_ERROR),
+    (r'The answer is \boxed{X}.', 0, PARSE_ERROR),
     (rf'\boxed{{{"9" * (grader.MAX_LETTERS + 1)}}}', .2, Outcome.TIMEOUT)])
 def test_reasoner_reward_and_outcome(action, quality, outcome):
-  *_, step = play(make('41\n'), program(), action)
+  environment = dataclasses.replace(make('41\n'), request=True)
+  *_, step = play(environment, program(), action)
   assert step.local_rewards['reasoner'] == pytest.approx(quality)
   assert step.outcomes == {'reasoner': outcome}
 
