@@ -20,8 +20,8 @@ Reward terms, all 0 or 1 (`reward_terms` logs them before weighting):
   name          role       1 if                                   computed from
   solved        team       the episode ends with a correct        the checker
                            answer of the role that acts last
-  boxed         reasoner   there is a box that is not empty and   the text
-                           does not repeat the prompt's example
+  boxed         reasoner   there is a box that is neither empty   the text
+                           nor the example of the prompt
   right         reasoner   the boxed answer is correct            the checker
   ran           tool       the program ended without an error     the run
                            and printed something
@@ -91,12 +91,11 @@ SYSTEM_MESSAGES = {
         'wrote a program. Check its output, and decide yourself. ' + _BOX),
     'solo': 'Solve the problem. ' + _BOX,
 }
-# With the option `request`, prompts end with these. Policies that were paid for
-# a box with the placeholder itself learned to write nothing else.
-_PLACEHOLDER = 'X'
+# With the option `request`, prompts end with these.
+_EXAMPLE = 'X'
 _ANSWER_REQUEST = (
-    f'End your reply with "The answer is \\boxed{{{_PLACEHOLDER}}}.", where '
-    f'{_PLACEHOLDER} is the answer.')
+    f'End your reply with "The answer is \\boxed{{{_EXAMPLE}}}.", where '
+    f'{_EXAMPLE} is the answer.')
 _REQUESTS = {
     'tool': 'Write the program in a ```python block.',
     'reasoner': _ANSWER_REQUEST,
@@ -181,8 +180,9 @@ class Mathematics(env_api.Sequential):
     (role, action), = actions.items()
     if role == 'tool':
       return self._run_program(state, action)
-    answer = (text_lib.last_boxed(action) or '').strip()
-    if not answer or (self.request and answer == _PLACEHOLDER):
+    answer = (text_lib.last_boxed(action) or '').strip() or None
+    # A policy that was paid for the prompt's example learned to repeat it.
+    if self.request and answer == _EXAMPLE:
       answer = None
     verdict = _grade(answer, state.gold)
     is_correct = verdict is grader.Verdict.EQUAL

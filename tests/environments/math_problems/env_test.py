@@ -42,13 +42,19 @@ def play(environment, *actions, task=TASK):
     (r'\boxed{42}', 1, OK), (r'\boxed{41}', .2, OK),
     (r'\boxed{}', 0, PARSE_ERROR), (r'\boxed{ }', 0, PARSE_ERROR),
     ('42', 0, PARSE_ERROR), (r'<think>\boxed{42}', 0, PARSE_ERROR),
-    (r'The answer is \boxed{X}.', 0, PARSE_ERROR),
+    (r'\boxed{X}', .2, OK),
     (rf'\boxed{{{"9" * (grader.MAX_LETTERS + 1)}}}', .2, Outcome.TIMEOUT)])
 def test_reasoner_reward_and_outcome(action, quality, outcome):
-  environment = dataclasses.replace(make('41\n'), request=True)
-  *_, step = play(environment, program(), action)
+  *_, step = play(make('41\n'), program(), action)
   assert step.local_rewards['reasoner'] == pytest.approx(quality)
   assert step.outcomes == {'reasoner': outcome}
+
+
+def test_the_example_of_the_request_is_no_box():
+  environment = dataclasses.replace(make('41\n'), request=True)
+  *_, step = play(environment, program(), r'The answer is \boxed{X}.')
+  assert step.local_rewards['reasoner'] == 0
+  assert step.outcomes == {'reasoner': PARSE_ERROR}
 
 
 @pytest.mark.parametrize('stdout, quality, outcome', [
