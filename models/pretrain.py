@@ -15,6 +15,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
+import inspect
 import pathlib
 import tempfile
 from typing import Any, NamedTuple
@@ -127,16 +128,13 @@ class Recipe:
           weight_decay=0.0, max_grad_norm=1.0, b1=0.9, b2=0.95))
 
 
-def main(recipe: Recipe) -> None:
-  train_as_told(
-      argparse.ArgumentParser(description='Trains the model from scratch.'),
-      lambda: recipe)
-
-
-def train_as_told(
-    parser: argparse.ArgumentParser, make_recipe: Callable[..., Recipe]
-) -> None:
-  """Trains the recipe of the parsed arguments; --out names the folder."""
+def main(make_recipe: Callable[..., Recipe], description: str) -> None:
+  """Trains a recipe; its parameters are options, all of them integers."""
+  parser = argparse.ArgumentParser(
+      description=description,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  for name, parameter in inspect.signature(make_recipe).parameters.items():
+    parser.add_argument(f'--{name}', type=int, default=parameter.default)
   parser.add_argument(
       '--out', type=pathlib.Path, required=True,
       help='New folder for weights and tokenizer.')

@@ -2,7 +2,9 @@
 
   python -m models.depot --seed 1 --out .cache/depot/1
 
-With `--chain 1` it is one for the preset `chain`.
+--code, --num_items and --num_orders are keys of `environment.options`, and
+--chain 1 makes a model for the preset `chain`. --seed is that of weights and
+demonstrations.
 
 For every choice, the right answer has a logit of 1 and each wrong one of 0; see
 README.md. A scout after the first should repeat the word that it sees. All
@@ -10,7 +12,6 @@ words for a hidden order are equally likely, and so are all shelves after an
 unknown word.
 """
 
-import argparse
 from collections.abc import Mapping
 import functools
 
@@ -98,7 +99,7 @@ def _draw(
 
 
 def make_recipe(
-    seed: int, code: int = 0, num_items: int = 8, num_orders: int = 6,
+    seed: int = 0, code: int = 0, num_items: int = 8, num_orders: int = 6,
     chain: int = 0) -> pretrain.Recipe:
   """The recipe for these options of `environments.depot.env`."""
   # `chain` has no single agent that serves all orders at once.
@@ -125,19 +126,5 @@ def make_recipe(
           tied_head=False, max_positions=128, init_std=0.02))
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(
-      prog='python -m models.depot', description='Trains the model.')
-  for name, default, help_text in (
-      ('seed', 0, 'Seed of weights and demonstrations.'),
-      ('code', 0, 'environment.options.code, the code of the right words.'),
-      ('num_items', 8, 'environment.options.num_items.'),
-      ('num_orders', 6, 'environment.options.num_orders.'),
-      ('chain', 0, '1 for the preset chain.')):
-    parser.add_argument(
-        f'--{name}', type=int, default=default, help=help_text)
-  pretrain.train_as_told(parser, make_recipe)
-
-
 if __name__ == '__main__':
-  main()
+  pretrain.main(make_recipe, __doc__)

@@ -68,4 +68,4 @@ RECIPE = pretrain.Recipe(
     groups_per_batch=64)
 
 if __name__ == '__main__':
-  pretrain.main(RECIPE)
+  pretrain.main(lambda: RECIPE, __doc__)

@@ -120,9 +120,8 @@ def _random_report(
   if rng.random() < 0.25:
     program = program.removeprefix(f'{recipes.FIRST_LINE}\n')
     error = "NameError: name 'a' is not defined"
-  if role == 'solo':
-    return prompts.Report(program)
-  if rng.random() < 0.25:  # The tester had no usable case.
+  # A tester may have no usable case.
+  if role == 'solo' or rng.random() < 0.25:
     return prompts.Report(program)
   given, expected = _random_case(rng, recipe, rng.random() < 0.3)
   got = error or recipes.make_case(

@@ -80,4 +80,4 @@ RECIPE = pretrain.Recipe(
     groups_per_batch=16)
 
 if __name__ == '__main__':
-  pretrain.main(RECIPE)
+  pretrain.main(lambda: RECIPE, __doc__)
