@@ -198,6 +198,7 @@ def use_small_model(
   c.rollout.max_new_tokens = max_new_tokens
   c.optimizer.learning_rate = learning_rate
   c.optimizer.warmup_updates = 0
+  c.optimizer.weight_decay = 0.0
   c.evaluation.temperature = 1.0
   c.buckets.prompt = prompt_buckets
   c.buckets.completion = completion_buckets
@@ -266,7 +267,6 @@ def game_config(name: str, arg: str) -> config_dict.ConfigDict:
     use_small_model(
         c, 'models/nano', max_new_tokens=144, prompt_buckets=(128, 320, 1904),
         completion_buckets=(40, 104, 144), learning_rate=1e-4)
-    c.optimizer.weight_decay = 0.0
     c.train.num_steps = 30
     c.train.checkpoint_every = 5
     c.train.diagnose_every = 10
@@ -296,8 +296,12 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # most that of the run; and temperature, top_k and top_p of the evaluation.
   # The keys of rollout and evaluation may name a role instead of a policy.
   c.per_policy = ()
+  for section in (
+      'model', 'lora', 'mesh', 'environment', 'sandbox', 'dataset', 'rollout',
+      'advantage', 'critic', 'loss', 'optimizer', 'buckets', 'train',
+      'evaluation', 'export'):
+    c[section] = config_dict.ConfigDict()
 
-  c.model = config_dict.ConfigDict()
   # A Hugging Face folder, or the name of a model on the hub.
   c.model.folder = MODELS[size]
   c.model.trained = 'all'  # All parameters; or 'lora', or 'none'.
@@ -310,7 +314,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.model.remat = 'auto'
   c.model.thinking = False  # `enable_thinking` of the chat template.
 
-  c.lora = config_dict.ConfigDict()
   # A PEFT folder to start from; it determines rank, alpha and targets. ''
   # starts from the identity.
   c.lora.folder = ''
@@ -320,7 +323,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.lora.targets = (
       'attention/[qkvo]/kernel', 'gate/kernel', 'up/kernel', 'down/kernel')
 
-  c.mesh = config_dict.ConfigDict()
   # Devices that share one copy of the parameters (fsdp), and devices that share
   # heads, hidden units and vocabulary (tensor). 0: distributed/fit.py chooses.
   c.mesh.fsdp = c.mesh.tensor = 1 if is_small else 0
@@ -328,7 +330,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # (('tool', 0, 4), ('planner', 4, 8)); () gives every policy all devices.
   c.mesh.pools = ()
 
-  c.environment = config_dict.ConfigDict()
   c.environment.module = config_dict.placeholder(str)
   c.environment.team = config_dict.placeholder(str)
   c.environment.max_turns = 4
@@ -343,14 +344,12 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # ends its episode, with the outcome TIMEOUT and the least team reward.
   c.environment.step_seconds = 3600.0
 
-  c.sandbox = config_dict.ConfigDict()
   # Isolation of model-written programs: 'bwrap', 'kernel', 'auto' (the stronger
   # one that works), 'unsafe_rlimit' (none), 'remote' (a SandboxFusion service),
   # or 'none' (programs are refused).
   c.sandbox.level = 'auto'
   c.sandbox.url = ''  # The service of 'remote', 'http://HOST:PORT'.
 
-  c.dataset = config_dict.ConfigDict()
   # Module with a class Builder or a function tasks(split); by default
   # environment.module.
   c.dataset.builder = config_dict.placeholder(str)
@@ -360,7 +359,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.dataset.data_dir = ''
 
   # docs/algorithms.md explains the switches of rollout, advantage and critic.
-  c.rollout = config_dict.ConfigDict()
+
   # 'tree' (AT-GRPO), 'parallel' (independent episodes, plain GRPO) or 'joint'
   # (MAGRPO).
   c.rollout.mode = 'tree'
@@ -392,7 +391,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # otherwise it reads an empty one.
   c.rollout.keep_truncated = True
 
-  c.advantage = config_dict.ConfigDict()
   # Candidates that agree in these parts share a baseline; ('env',) is plain
   # GRPO, and ('env', 'agent', 'turn', 'branch') MAGRPO. 'state' is the prompt;
   # 'history_1' and 'history_2' hold also one and two preceding ones.
@@ -407,7 +405,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # 'sum', or 'mean' over the terms that are not 0, with these weights.
   c.advantage.combination = 'sum'
 
-  c.critic = config_dict.ConfigDict()
   # 'independent' (IAC): a critic per policy sees the prompt of the acting role.
   # 'central' (MAAC): one critic sees all prompts of the turn so far.
   c.critic.kind = 'none'
@@ -415,7 +412,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.critic.gae_lambda = 0.0  # 0: one-step TD; 1: Monte Carlo.
   c.critic.prompt_buckets = ()  # Padded input lengths; () is buckets.prompt.
 
-  c.loss = config_dict.ConfigDict()
   # 'clip' (PPO) clips the ratio to [1 - clip_low, 1 + clip_high]; 'unclipped'
   # is ratio x advantage.
   c.loss.surrogate = 'clip'
@@ -429,8 +425,7 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.loss.kl_estimator = 'none'
   c.loss.kl_coefficient = 0.0
 
-  c.optimizer = config_dict.ConfigDict()  # AdamW.
-  c.optimizer.learning_rate = 1e-6
+  c.optimizer.learning_rate = 1e-6  # AdamW.
   c.optimizer.warmup_updates = 10
   c.optimizer.weight_decay = 0.01
   c.optimizer.max_grad_norm = 1.0
@@ -439,7 +434,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
 
   # Static shapes, ascending: padded lengths of prompts and completions, and
   # numbers of prompts that are sampled at the same time.
-  c.buckets = config_dict.ConfigDict()
   c.buckets.prompt = (1024, 2048, 4096, 8192)
   c.buckets.completion = (512, 1024, 2048, 4096)
   c.buckets.groups = (4, 8, 16, 32, 64, 128)
@@ -449,7 +443,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # Tokens of a microbatch with padding, for each shard of the groups.
   c.buckets.microbatch_tokens = 24576
 
-  c.train = config_dict.ConfigDict()
   c.train.num_steps = 150  # 0 for no limit.
   # Ends at the step closest to this number of generated tokens; 0 for no limit.
   c.train.completion_tokens = 0
@@ -468,7 +461,6 @@ def base_config(size: str) -> config_dict.ConfigDict:
   # for none. Each costs another pass over the groups.
   c.train.diagnose_every = 0
 
-  c.evaluation = config_dict.ConfigDict()
   c.evaluation.validation = 'validation'  # Split; one candidate per prompt.
   c.evaluation.validate_every = 10  # Steps.
   c.evaluation.test = 'test'  # Split, evaluated before and after training.
@@ -483,6 +475,5 @@ def base_config(size: str) -> config_dict.ConfigDict:
   c.evaluation.num_timed = 0  # Tasks played one by one, for response times.
   c.evaluation.num_samples = 1  # Episodes per task, for avg@k and pass@k.
 
-  c.export = config_dict.ConfigDict()  # For --mode export.
-  c.export.dtype = 'bfloat16'  # Or 'float32'.
+  c.export.dtype = 'bfloat16'  # Or 'float32'. For --mode export.
   return c

@@ -81,7 +81,6 @@ def get_config(arg: str = ''):
     c.dataset.builder = 'environments.programming.recipes_dataset_builder'
     c.dataset.config = 'contests'
     c.rollout.keep_truncated = False
-    c.optimizer.weight_decay = 0.0
     c.train.num_steps = 150
 
   if arg.size == 'coder-0.5b':

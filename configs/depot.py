@@ -91,7 +91,6 @@ def get_config(arg: str = ''):
             arg.reward, _LEARNING_RATES['at_grpo'][arg.reward]))
     # Continuations to the end take most of the choices.
     c.rollout.num_tasks = 1 if arg.system == 'tree_monte_carlo' else 2
-    c.optimizer.weight_decay = 0.0
     c.buckets.groups = (2, 16, 128)
     c.train.num_steps = 0
     c.train.completion_tokens, c.evaluation.validate_every = BUDGETS[

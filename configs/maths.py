@@ -73,7 +73,6 @@ def get_config(arg: str = ''):
     c.environment.max_turns = 2
     c.environment.options.program_seconds = 2.0
     c.rollout.keep_truncated = False
-    c.optimizer.weight_decay = 0.0
     c.train.num_steps = 150
     c.train.diagnose_every = 10
 
