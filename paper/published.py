@@ -6,54 +6,44 @@ _TASKS = (
     'aime24', 'aime25', 'olympiadbench')
 
 
-def _table(rows: dict[str, str]) -> dict[str, dict[str, float]]:
+def _table(rows: dict[str, str]) -> dict[str, dict[str, str]]:
   """Row -> task -> success in percent; - is unknown."""
   return {
-      name: {
-          task: float(number) for task, number in zip(_TASKS, text.split())
-          if number != '-'}
+      name: {task: number for task, number in zip(_TASKS, text.split())
+             if number != '-'}
       for name, text in rows.items()}
 
 
-# Table 1: Qwen3-1.7B.
-_TABLE_1 = _table({
+_QWEN3_1_7B = _table({
+    # Table 1.
     'SA': '7 0 5 11.6 16.2 3.6 13.4 9.8 22.2',
-    'SA+GRPO': '29 3 11 18.8 17.0 3.0 10.0 6.7 23.8',
-    'MAS': '69 0 10 19.0 16.6 3.6 13.3 13.0 35.9',
+    'SA+GRPO': '29 3 11 18.8 17 3 10 6.7 23.8',
+    'MAS': '69 0 10 19 16.6 3.6 13.3 13 35.9',
     'shared': '99 10 96 20.9 17.6 4.8 16.7 16.7 39.6',
-    'per role': '99 11.5 97 24.0 18.6 7.8 13.3 18.3 35.2',
+    'per role': '99 11.5 97 24 18.6 7.8 13.3 18.3 35.2',
+    # Table 4: roles trained apart, combined, and swapped.
+    'only_tool': '- - 11',
+    'only_planner': '- - 14.5',
+    'combined': '- - 16',
+    'swapped': '- - 6',
 })
-
-# Table 2: Qwen3-8B.
-_TABLE_2 = _table({
-    'SA': '48 9 12 22.8 30.2 15.75 18.3 20.0 55.0',
-    'SA+GRPO': '54 14 47 25.7 37.0 12.12 18.3 26.67 54.8',
-    'MAS': '72 16 71 28.0 44.4 17.6 36.6 30.0 56.5',
+_QWEN3_8B = _table({
+    # Table 2.
+    'SA': '48 9 12 22.8 30.2 15.75 18.3 20 55',
+    'SA+GRPO': '54 14 47 25.7 37 12.12 18.3 26.67 54.8',
+    'MAS': '72 16 71 28 44.4 17.6 36.6 30 56.5',
     'MAS+GRPO': '99 30 96 24.2 - 10.3 33.3 - 53.2',
-    'shared': '99.5 96 93 30.28 45.8 18.1 50.0 35.2 56.8',
-    'per role': '99 98 96 33.1 46.5 18.1 57.0 40.0 56.6',
+    'shared': '99.5 96 93 30.28 45.8 18.1 50 35.2 56.8',
+    'per role': '99 98 96 33.1 46.5 18.1 57 40 56.6',
+    # Table 6: outcome rewards only.
+    'outcome': '99.5 93 89',
 })
-
-# Table 4: roles trained apart, combined, and swapped, with Qwen3-1.7B.
-_TABLE_4 = {
-    'only_tool': {'plan_path': 11},
-    'only_planner': {'plan_path': 14.5},
-    'combined': {'plan_path': 16},
-    'swapped': {'plan_path': 6},
-}
-
-# Table 6: outcome rewards only, with Qwen3-8B.
-_TABLE_6 = {'outcome': {'plan_path': 89, 'sokoban': 93, 'sudoku': 99.5}}
-
-# Row -> task -> success in percent.
-QWEN3_1_7B = _TABLE_1 | _TABLE_4
-QWEN3_8B = _TABLE_2 | _TABLE_6
 
 
 def qwen3_success(row: str, task: str) -> list[str]:
   """Success with Qwen3-1.7B and with Qwen3-8B, '' if unknown."""
-  numbers = [table.get(row, {}).get(task) for table in (QWEN3_1_7B, QWEN3_8B)]
-  return ['' if number is None else f'{number:g}' for number in numbers]
+  return [
+      table.get(row, {}).get(task, '') for table in (_QWEN3_1_7B, _QWEN3_8B)]
 
 
 # Returns in percent with Qwen3-1.7B (Qwen3-4B for a single agent), from
