@@ -17,7 +17,6 @@ from configs import depot as depot_config
 from paper import depot
 from paper import records as records_lib
 from paper import rows as rows_lib
-from paper import table as table_lib
 from paper import tables
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -260,7 +259,7 @@ def page() -> str:
           undecided=verdicts.count('undecided'),
           untested=verdicts.count('not tested'),
           num_p=len(lines) - verdicts.count('not tested')),
-      *(table_lib.Table(
+      *(rows_lib.Table(
           title, _COLUMNS, [next(rest) for _ in claims], note).markdown()
         for title, (claims, note) in LEDGER.items())])
 

@@ -14,7 +14,6 @@ from configs import depot as depot_config
 from paper import depot
 from paper import records as records_lib
 from paper import rows as rows_lib
-from paper import table as table_lib
 
 _NOTE = (
     'area: mean of the return on {num_tasks} held-out tasks over the budget, '
@@ -32,7 +31,7 @@ _HALVES = {
     'area of seeds 0 to 4 %': slice(5), 'area of seeds 5 to 9 %': slice(5, 10)}
 
 
-def make(records: records_lib.Records) -> list[table_lib.Table]:
+def make(records: records_lib.Records) -> list[rows_lib.Table]:
   """Algorithms in each preset, variants of AT-GRPO, and roles."""
   tables = []  # (title, preset, rows, rows from other tables)
   for reward in depot.REPORTED_AT:
@@ -59,7 +58,7 @@ def make(records: records_lib.Records) -> list[table_lib.Table]:
         lines.append({'': title} | {
             f'{rate} %': rows_lib.percent(x) for rate, x in areas.items()})
     if lines:
-      made.append(table_lib.Table(
+      made.append(rows_lib.Table(
           f'Depot: learning rates, `{reward}`, {budget // 1000}k choices',
           ['', *(f'{rate} %' for rate in depot.SEARCH)], lines,
           'area on validation tasks, mean of seeds {} and {}.'.format(
@@ -69,7 +68,7 @@ def make(records: records_lib.Records) -> list[table_lib.Table]:
 
 def _table(
     title: str, reward: str, rows: Mapping[str, Sequence[depot.Curve]],
-) -> table_lib.Table:
+) -> rows_lib.Table:
   """Compares rows, each the curves of its seeds, with the first one."""
   budget, _ = depot_config.BUDGETS[reward]
   reported_at = depot.REPORTED_AT[reward]
@@ -129,7 +128,7 @@ def _table(
                 f'{measure} minus {baseline}', f'p (Holm) of the {measure}']
   columns += ['low seeds', *_HALVES, 'choices until 90 %', 'invalid answers %',
               'learning rate', 'updates', 'minutes', 'peak GiB']
-  return table_lib.Table(
+  return rows_lib.Table(
       f'Depot: {title}, {budget // 1000}k choices', columns, lines,
       _NOTE.format(
           num_tasks=depot.NUM_TASKS, rates=', '.join(depot.SEARCH)))

@@ -40,14 +40,13 @@ the paper's models: pairs of Qwen2.5-Coder-3B, and single agents with 7B.
 
 from collections.abc import Iterator, Mapping
 import dataclasses
+import importlib
 import itertools
 import pathlib
 from typing import Any
 
 from configs import common
-from configs import contests as contests_config
 from configs import depot as depot_config
-from configs import maths as maths_config
 from environments.boards import board_game
 from environments.math_problems import env as maths
 from environments.programming.contests import env as contests
@@ -109,9 +108,6 @@ UNTRAINED = {
     AT_GRPO: 'untrained_pair', 'sa_grpo': 'untrained_solo',
     'sa_grpo_turns': 'untrained_solo_turns', 'sa_tool_grpo': 'untrained_tool'}
 _PROBLEM_TEAMS = {'maths': maths.TEAMS, 'contests': contests.TEAMS}
-_PROBLEM_CONFIGS = {
-    'maths': maths_config, 'contests': contests_config, 'gsm8k': maths_config,
-    'stories': maths_config}
 
 # Config of a joint task -> its kind -> name in tables.
 JOINT_TASKS = {
@@ -210,6 +206,12 @@ def _config(file: str, scale: str, **arguments: str) -> str:
   """Value of --config for a file in configs/."""
   given = ''.join(f',{name}={value}' for name, value in arguments.items())
   return f'configs/{file}.py:size={scale}{given}'
+
+
+def _num_tasks(file: str, scale: str, ratio: float) -> int:
+  """Tasks of a step, relative to those of AT-GRPO in a file in configs/."""
+  module = importlib.import_module(f'configs.{file}')
+  return int(ratio * module.get_config(f'size={scale}').rollout.num_tasks)
 
 
 def _train_after(
@@ -349,8 +351,8 @@ def _train_game(
   # Every row is tested on the whole split, so all rows are comparable.
   overrides = {'seed': seed, 'evaluation.test': 'test', **(changes or {})}
   if row in NUM_TASKS_RATIO:
-    num_tasks = common.game_config(task, f'size={scale}').rollout.num_tasks
-    overrides['rollout.num_tasks'] = int(NUM_TASKS_RATIO[row] * num_tasks)
+    overrides['rollout.num_tasks'] = _num_tasks(
+        task, scale, NUM_TASKS_RATIO[row])
   job = _train_after(
       f'main/{task}/{AT_GRPO}/seed-{seed}', f'{row_path}/seed-{seed}',
       _config(task, scale, **arguments), overrides, budget_ratio)
@@ -418,11 +420,11 @@ def _problems(scale: str, seed: int) -> Iterator[Job]:
 
 
 def _train_problem(task: str, system: str, scale: str, seed: int) -> Job:
-  module, arguments = _PROBLEM_CONFIGS[task], {'system': system}
-  num_tasks = module.get_config(f'size={scale}').rollout.num_tasks
+  file = 'contests' if task == 'contests' else 'maths'
+  arguments = {'system': system}
   overrides = {
-      'seed': seed,
-      'rollout.num_tasks': int(PROBLEM_SYSTEMS[task][system] * num_tasks)}
+      'seed': seed, 'rollout.num_tasks': _num_tasks(
+          file, scale, PROBLEM_SYSTEMS[task][system])}
   if scale == 'nano':
     overrides['evaluation.test'] = 'test'
   if scale == CODER:
@@ -431,7 +433,7 @@ def _train_problem(task: str, system: str, scale: str, seed: int) -> Job:
   folder = f'problems/{task}'
   return _train_after(
       f'{folder}/{AT_GRPO}/seed-{seed}', f'{folder}/{system}/seed-{seed}',
-      _config(module.__name__.split('.')[-1], scale, **arguments), overrides)
+      _config(file, scale, **arguments), overrides)
 
 
 def _benchmarks(

@@ -1,6 +1,6 @@
 """A row of a table: the seeds `<table>/<task>/<row>/seed-<n>` together.
 
-Also formats the cells of a row.
+Also formats cells and tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,6 +100,25 @@ class Row:
            for title, metric in records_lib.COSTS.items()},
         'minutes': f'{totals["time/step"] / 60:.1f}',
         'peak GiB': f'{peaks.dropna().iloc[0]:.1f}'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A titled table of text with a note below it."""
+
+  title: str
+  columns: Sequence[str]
+  rows: Sequence[Mapping[str, str]]  # Column -> text.
+  note: str
+
+  def lines(self) -> list[list[str]]:
+    """The texts of each row, '' for a missing column."""
+    return [[row.get(name, '') for name in self.columns] for row in self.rows]
+
+  def markdown(self) -> str:
+    lines = [self.columns, ['---'] * len(self.columns), *self.lines()]
+    table = ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+    return f'## {self.title}\n\n{table}\n{self.note}\n'
 
 
 # Title -> row, for all of SYSTEMS; None if no seed is finished.

@@ -38,7 +38,6 @@ from paper import experiments
 from paper import published
 from paper import records as records_lib
 from paper import rows as rows_lib
-from paper import table as table_lib
 
 # Table of an ablation -> title of its AT-GRPO row.
 _UNCHANGED = {
@@ -127,7 +126,7 @@ def _compare(
     title: str, columns: Sequence[str],
     rows: Mapping[str, rows_lib.Row | None], baseline: str, note: str,
     *, values: Mapping[str, np.ndarray],
-    cells: Mapping[str, Mapping[str, str]]) -> table_lib.Table:
+    cells: Mapping[str, Mapping[str, str]]) -> rows_lib.Table:
   """A table of rows that played the same tasks.
 
   Args:
@@ -163,7 +162,7 @@ def _compare(
   for (index, p), p_adjusted in zip(p_values.items(), adjusted):
     lines[index] |= {
         'p': rows_lib.p_text(p), _HOLM: rows_lib.p_text(p_adjusted)}
-  return table_lib.Table(title, columns, lines, note)
+  return rows_lib.Table(title, columns, lines, note)
 
 
 # Games and problems.
@@ -172,7 +171,7 @@ def _compare(
 def _success_table(
     title: str, columns: Sequence[str],
     rows: Mapping[str, rows_lib.Row | None], baseline: str, task: str,
-    note: str) -> table_lib.Table:
+    note: str) -> rows_lib.Table:
   """A table of success; `task` is its name in `published`."""
   values, cells = {}, {}
   for name, row in rows.items():
@@ -193,7 +192,7 @@ def _success_table(
 
 def _game_table(
     task: str, name: str, rows: Mapping[str, rows_lib.Row | None],
-    baseline: str) -> table_lib.Table:
+    baseline: str) -> rows_lib.Table:
   clusters = next(
       row.clusters for row in rows.values() if row is not None)
   note = _GAME_NOTE.format(
@@ -203,15 +202,7 @@ def _game_table(
       note + _ROLES_NOTE * (name == 'roles'))
 
 
-def main_tables(
-    systems: Mapping[str, rows_lib.Systems]) -> list[table_lib.Table]:
-  """The compared systems, one table per game."""
-  return [
-      _game_table(task, 'systems', rows, rows_lib.AT_GRPO)
-      for task, rows in systems.items() if any(rows.values())]
-
-
-def ablation_tables(records: records_lib.Records) -> list[table_lib.Table]:
+def ablation_tables(records: records_lib.Records) -> list[rows_lib.Table]:
   """The other tables of games, beside AT-GRPO."""
   tables = []
   for table, unchanged in _UNCHANGED.items():
@@ -236,7 +227,7 @@ def ablation_tables(records: records_lib.Records) -> list[table_lib.Table]:
   return tables
 
 
-def problem_tables(records: records_lib.Records) -> list[table_lib.Table]:
+def problem_tables(records: records_lib.Records) -> list[rows_lib.Table]:
   """Success on each benchmark of mathematics and code."""
   found = []  # (benchmark, title, rows)
   for task, local in experiments.LOCAL_BENCHMARKS.items():
@@ -264,7 +255,7 @@ def problem_tables(records: records_lib.Records) -> list[table_lib.Table]:
 # MAGRPO's tasks (arXiv 2508.04652).
 
 
-def joint_tables(records: records_lib.Records) -> list[table_lib.Table]:
+def joint_tables(records: records_lib.Records) -> list[rows_lib.Table]:
   """Quality and cost, one table for each task with a finished run.
 
   Quality has the paper's columns: `environments.writing.rewards.paper_metrics`
@@ -368,7 +359,9 @@ def write_tables(
       task: rows_lib.read_systems(records, f'main/{task}')
       for task in experiments.GAMES}
   tables = [
-      *depot_tables.make(records), *main_tables(systems),
+      *depot_tables.make(records),
+      *(_game_table(task, 'systems', rows, rows_lib.AT_GRPO)
+        for task, rows in systems.items() if any(rows.values())),
       *ablation_tables(records), *problem_tables(records),
       *joint_tables(records)]
   folder.mkdir(parents=True, exist_ok=True)
