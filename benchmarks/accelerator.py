@@ -29,19 +29,6 @@ _ENVIRONMENT = {
     'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
 
 
-def run_part(part: str, out: pathlib.Path, seconds: float) -> bool:
-  """Runs a part in a child process; returns whether all cases succeeded."""
-  # This process never touches the accelerator.
-  print(f'{part}:', flush=True)
-  try:
-    return not subprocess.run(
-        [sys.executable, '-m', CHILD, part, '--repeats', '3', '--out', out],
-        cwd=ROOT, env=_ENVIRONMENT | os.environ, timeout=seconds).returncode
-  except subprocess.TimeoutExpired:
-    print(f'error: {part} was not finished after {seconds:.0f} s')
-    return False
-
-
 def parse(argv: Sequence[str]) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks.accelerator', description=__doc__,
@@ -57,15 +44,26 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-  """Runs the parts; returns 1 if a case failed."""
+  """Runs the parts in child processes; returns 1 if a case failed.
+
+  This process never touches the accelerator.
+  """
   args = parse(argv)
   # Otherwise SIGTERM would leave a child that holds the accelerator.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   deadline, status = time.monotonic() + 60 * args.minutes, 0
   for index, part in enumerate(args.parts):
     left = max(0.0, deadline - time.monotonic())
-    if not run_part(
-        part, args.out.resolve(), left / (len(args.parts) - index)):
+    seconds = left / (len(args.parts) - index)
+    print(f'{part}:', flush=True)
+    try:
+      done = subprocess.run(
+          [sys.executable, '-m', CHILD, part, '--repeats', '3', '--out',
+           args.out.resolve()],
+          cwd=ROOT, env=_ENVIRONMENT | os.environ, timeout=seconds)
+      status = 1 if done.returncode else status
+    except subprocess.TimeoutExpired:
+      print(f'error: {part} was not finished after {seconds:.0f} s')
       status = 1
   return status
 

@@ -277,26 +277,17 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == '__main__':
-  flags.DEFINE_string(
-      'out', 'runs/paper', 'Folder of all workdirs. For scales that are '
-      'printed it may be in a bucket, gs://BUCKET/DIR.')
+  flags.DEFINE_string('out', 'runs/paper', 'Folder of all workdirs.')
   flags.DEFINE_enum(
       'scale', 'nano', [*experiments.LOCAL, 'coder-3b', '1.7b', '8b'],
       'Model size. Commands of coder-3b, 1.7b and 8b are printed, not run.')
   flags.DEFINE_integer('seeds', 5, 'Seeds per job.', lower_bound=1)
-  flags.DEFINE_list(
-      'only', ['*'], 'Patterns of paths, such as "main/sokoban/*" or '
-      '"roles/*". Jobs that these need run as well.')
-  flags.DEFINE_integer(
-      'jobs', 1, 'Jobs at a time; they divide the cores.', lower_bound=1)
-  flags.DEFINE_string(
-      'keep', '', 'Folder of records. Their results are not computed again, '
-      'and finished runs are added.')
+  flags.DEFINE_list('only', ['*'], 'Patterns of paths.')
+  flags.DEFINE_integer('jobs', 1, 'Jobs at a time.', lower_bound=1)
+  flags.DEFINE_string('keep', '', 'Folder of records.')
   flags.DEFINE_enum(
       'sandbox', 'auto', ['auto', 'bwrap', 'kernel', 'unsafe_rlimit'],
-      'Sandbox level of all jobs. Rows of different levels are not compared.')
-  flags.DEFINE_string(
-      'launch', '', 'Command that starts a job, with the words {mode}, '
-      '{config}, {workdir} and {overrides}; see launch/paper.sh --help.')
+      'Sandbox level of all jobs.')
+  flags.DEFINE_string('launch', '', 'Command that starts a job.')
   flags.DEFINE_bool('dry_run', False, 'Print the commands and run none.')
   app.run(main)

@@ -1,7 +1,5 @@
 """Depot's measures are right, and its records follow from its jobs."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -17,24 +15,19 @@ CURVE = {'choices': [0, 100, 300], 'returns': [0.2, 0.4, 0.8]}
 STORED = records.read(checkout.ROOT / 'paper/results/nano').curves
 
 
-@pytest.mark.parametrize('num_choices, value', [
-    (0, 0.2), (50, 0.3), (100, 0.4), (200, 0.6), (300, 0.8), (900, 0.8)])
-def test_return_is_interpolated(num_choices, value):
-  assert depot.return_at(CURVE, num_choices) == pytest.approx(value)
-
-
-@pytest.mark.parametrize('budget, value', [
-    (100, 0.3), (200, (0.3 + 0.5) / 2), (300, (0.3 + 2 * 0.6) / 3),
+@pytest.mark.parametrize('num_choices, value, area', [
+    (50, 0.3, 0.25), (100, 0.4, 0.3), (200, 0.6, (0.3 + 0.5) / 2),
+    (300, 0.8, (0.3 + 2 * 0.6) / 3),
     # The last return holds until the budget is used.
-    (400, (0.3 + 2 * 0.6 + 0.8) / 4)])
-def test_area_is_the_mean_return(budget, value):
-  assert depot.area(CURVE, budget) == pytest.approx(value)
+    (400, 0.8, (0.3 + 2 * 0.6 + 0.8) / 4)])
+def test_returns_are_interpolated_and_averaged(num_choices, value, area):
+  assert depot.return_at(CURVE, num_choices) == pytest.approx(value)
+  assert depot.area(CURVE, num_choices) == pytest.approx(area)
 
 
 def test_choices_until_a_return():
-  assert depot.choices_until(CURVE, 0.4) == 100
-  assert depot.choices_until(CURVE, 0.41) == 300
-  assert math.isnan(depot.choices_until(CURVE, 0.9))
+  found = [depot.choices_until(CURVE, x) for x in (0.4, 0.41, 0.9)]
+  np.testing.assert_array_equal(found, [100, 300, np.nan])
 
 
 def test_learning_rates_are_those_of_the_search():

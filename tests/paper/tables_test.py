@@ -84,10 +84,14 @@ def no_curves(monkeypatch):
 
 
 @pytest.mark.parametrize('scale', ['nano', '135m', 'coder-0.5b'])
-def test_stored_tables_are_reproduced(scale, tmp_path, no_curves):
+def test_stored_tables_and_records_are_reproduced(scale, tmp_path, no_curves):
   stored = STORED.parent / scale
-  for path in tables.write_tables(records_lib.read(stored), tmp_path):
-    assert path.read_text() == (stored / path.name).read_text()
+  records = records_lib.read(stored)
+  tables.write_tables(records, tmp_path)
+  records_lib.write(tmp_path, records)
+  for path in tmp_path.iterdir():
+    assert path.read_bytes() == (stored / path.name).read_bytes()
+  assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_every_stored_row_has_jobs():
@@ -98,18 +102,14 @@ def test_every_stored_row_has_jobs():
   assert rows <= jobs, rows - jobs
 
 
-def test_curves_of_depot_are_drawn(tmp_path):
-  path = tmp_path / 'depot.png'
-  assert depot_tables.draw(records_lib.read(STORED), path) == [path]
-  assert path.stat().st_size > 10_000
-  assert not depot_tables.draw(finished_runs.some(), path)
-
-
 def test_curves_are_drawn(tmp_path):
+  path = tmp_path / 'depot.png'
   systems = rows_lib.read_systems(finished_runs.some(), MAIN)
-  path, = tables.draw_curves({'plan_path': systems}, tmp_path)
-  assert path.name == 'plan_path_success.png'
-  assert path.stat().st_size > 10_000
+  drawn = tables.draw_curves({'plan_path': systems}, tmp_path)
+  assert drawn == [tmp_path / 'plan_path_success.png']
+  assert depot_tables.draw(records_lib.read(STORED), path) == [path]
+  assert all(x.stat().st_size > 10_000 for x in (*drawn, path))
+  assert not depot_tables.draw(finished_runs.some(), path)
 
 
 def test_finished_runs_are_added_to_records(tmp_path, no_curves):
