@@ -66,14 +66,8 @@ class Demonstration(NamedTuple):
 # (rng, role or drill, {kind of behaviour: probability}, group_size)
 Demonstrate = Callable[
     [np.random.Generator, str, Mapping[str, float], int], Demonstration]
-
-
-@dataclasses.dataclass(frozen=True)
-class Lesson:
-  """The groups of one role in each step of a phase."""
-
-  num_groups: int
-  kinds: Mapping[str, float]  # Kind -> probability.
+# (groups of one role in each step of a phase, {kind: probability})
+Lesson = tuple[int, Mapping[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,9 +208,9 @@ def draw(
   """Yields the demonstrations of one step, sorted by task and role."""
   group_size = recipe.phases[phase].group_size
   for task, lessons in sorted(recipe.phases[phase].lessons.items()):
-    for role, lesson in sorted(lessons.items()):
-      for _ in range(lesson.num_groups):
-        yield recipe.tasks[task](rng, role, lesson.kinds, group_size)
+    for role, (num_groups, kinds) in sorted(lessons.items()):
+      for _ in range(num_groups):
+        yield recipe.tasks[task](rng, role, kinds, group_size)
 
 
 def _make_tokenizer(recipe: Recipe) -> tokenizer_lib.Tokenizer:

@@ -34,7 +34,7 @@ def test_recipe_of_words_trains_a_model_that_loads(tmp_path):
   pretrain.train(dataclasses.replace(
       recipe, optimizer=dict(recipe.optimizer, warmup_updates=0),
       phases={'answers': pretrain.Phase(
-          2, 4, {'depot': {'solo': pretrain.Lesson(1, {})}})}), tmp_path / 'x')
+          2, 4, {'depot': {'solo': (1, {})}})}), tmp_path / 'x')
   config = hub.load_config(tmp_path / 'x')
   tokenizer = tokenizer_lib.Tokenizer(tmp_path / 'x')
   assert tokenizer.vocab_size <= config.vocab_size

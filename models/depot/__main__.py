@@ -116,7 +116,7 @@ def make_recipe(
           *depot.names('i', num_items), *depot.names('w', num_items),
           *depot.names('s', num_items))),
       phases={'preferences': pretrain.Phase(1500, 16, {'depot': {
-          role: pretrain.Lesson(_NUM_GROUPS[role], {}) for role in roles}})},
+          role: (_NUM_GROUPS[role], {}) for role in roles}})},
       prompt_buckets=tuple(sorted({4, 3 + chain + num_orders})),
       completion_buckets=tuple(sorted({2, 3, 1 + 2 * num_orders})),
       groups_per_batch=64,

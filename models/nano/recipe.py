@@ -22,22 +22,22 @@ def _drill(num_steps, group_size, num_tools, copyist_ratio, chooser=None):
   lessons = {}
   for name, (copies, choices) in _COPIES.items():
     lessons[name] = {
-        'copyist': pretrain.Lesson(copies // copyist_ratio, _COPY),
-        'tool': pretrain.Lesson(num_tools, _PROGRAMS)}
+        'copyist': (copies // copyist_ratio, _COPY),
+        'tool': (num_tools, _PROGRAMS)}
     if chooser:
-      lessons[name][chooser] = pretrain.Lesson(choices, _COPY)
+      lessons[name][chooser] = (choices, _COPY)
   return pretrain.Phase(num_steps, group_size, lessons)
 
 
 def _team(num_steps, programs, decisions, inventions):
   """A phase with all roles."""
   return pretrain.Phase(num_steps, 4, dict.fromkeys(_COPIES, {
-      'tool': pretrain.Lesson(3, programs),
-      'tool_1': pretrain.Lesson(1, programs),
-      'planner': pretrain.Lesson(4, decisions),
-      'judge': pretrain.Lesson(4, decisions),
-      'advisor_1': pretrain.Lesson(1, inventions),
-      'solo': pretrain.Lesson(1, inventions)}))
+      'tool': (3, programs),
+      'tool_1': (1, programs),
+      'planner': (4, decisions),
+      'judge': (4, decisions),
+      'advisor_1': (1, inventions),
+      'solo': (1, inventions)}))
 
 
 RECIPE = pretrain.Recipe(

@@ -12,14 +12,6 @@ from models import pretrain
 from models.reckoner import programs
 from models.reckoner import stories
 
-
-def _phase(num_steps, group_size, **lessons):
-  """task={role: (prompts per step, {kind: probability})}."""
-  return pretrain.Phase(num_steps, group_size, {
-      task: {role: pretrain.Lesson(*lesson) for role, lesson in roles.items()}
-      for task, roles in lessons.items()})
-
-
 _RIGHT, _COPY = dict(right=1.0), dict(adopt=1.0)
 _HALF_RIGHT = dict(right=0.5, draft=0.3, broken=0.2)
 _DRAFTS = dict(right=0.0, draft=0.8, broken=0.2)
@@ -35,13 +27,12 @@ _EVEN_TEAM = dict(
 
 def _team(num_steps, tool, reasoner, programs, functions):
   """A phase with all roles."""
-  return _phase(
-      num_steps, 4,
+  return pretrain.Phase(num_steps, 4, dict(
       stories=dict(
           tool=tool, reasoner=reasoner, solo=(1, dict(invent=0.8, silent=0.2))),
       contests=dict(
           coder=(5, programs), tester=(3, _TESTS), solo=(3, programs)),
-      functions=functions)
+      functions=functions))
 
 
 RECIPE = pretrain.Recipe(
@@ -59,20 +50,19 @@ RECIPE = pretrain.Recipe(
         r'\n *|(?:print\(|return )(?:sum|len|min|max)|\d\d?|//|[-+*/<>%]|'
         r'(?<![a-z])[()]', num_steps=200),
     phases={
-        'copying': _phase(500, 1, stories=dict(copyist=(64, _COPY))),
-        'solving': _phase(
-            800, 1,
+        'copying': pretrain.Phase(
+            500, 1, dict(stories=dict(copyist=(64, _COPY)))),
+        'solving': pretrain.Phase(800, 1, dict(
             stories=dict(copyist=(8, _COPY), solver=(32, _RIGHT)),
-            contests=dict(writer=(24, _RIGHT))),
-        'roles': _phase(
-            1800, 1,
+            contests=dict(writer=(24, _RIGHT)))),
+        'roles': pretrain.Phase(1800, 1, dict(
             stories=dict(tool=(14, _RIGHT), reasoner=(10, _COPY)),
             contests=dict(
                 coder=(8, _RIGHT), tester=(2, _TESTS), solo=(2, _RIGHT)),
             functions=dict(
                 aux=(3, dict(whole=0.5, first=0.5)),
                 main=(3, dict(asks=0.3, rest=0.3, alone=0.4)),
-                solo=(2, dict(alone=1.0)))),
+                solo=(2, dict(alone=1.0))))),
         'practice': _team(
             300, (10, _HALF_RIGHT),
             (6, dict(adopt=0.6, invent=0.2, silent=0.2)), _HALF_RIGHT,

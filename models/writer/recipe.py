@@ -59,8 +59,7 @@ def demonstrate(
 
 def _phase(num_steps, group_size, **num_groups):
   return pretrain.Phase(num_steps, group_size, {'posts': {
-      role: pretrain.Lesson(num, {'text': 1.0})
-      for role, num in num_groups.items()}})
+      role: (num, {'text': 1.0}) for role, num in num_groups.items()}})
 
 
 RECIPE = pretrain.Recipe(

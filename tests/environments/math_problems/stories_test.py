@@ -31,7 +31,7 @@ def test_warm_start_shows_at_most_one_percent_of_held_out_solutions():
   rng, shown = np.random.default_rng(2), set()
   for phase in recipe_lib.RECIPE.phases.values():
     num_stories = phase.num_steps * sum(
-        lesson.num_groups for role, lesson in phase.lessons['stories'].items()
+        num for role, (num, _) in phase.lessons['stories'].items()
         if role in ('tool', 'solver'))
     for _ in range(num_stories // 4):
       _, solution = stories.random_story(rng)

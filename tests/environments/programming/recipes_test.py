@@ -55,8 +55,8 @@ def test_warm_start_shows_at_most_five_percent_of_held_out_programs():
   rng, shown = np.random.default_rng(3), set()
   for phase in reckoner.RECIPE.phases.values():
     num_recipes = phase.num_steps * sum(
-        lesson.num_groups for task in ('contests', 'functions')
-        for role, lesson in phase.lessons.get(task, {}).items()
+        num for task in ('contests', 'functions')
+        for role, (num, _) in phase.lessons.get(task, {}).items()
         if role != 'tester')
     for _ in range(num_recipes // 16):
       # Without the search for tests, which takes most of the time.
