@@ -61,7 +61,6 @@ import importlib.metadata, json, sys
 print(json.dumps({x: importlib.metadata.version(x) for x in sys.argv[1:]}))
 '''
 OURS = 'ours'
-NOT_REACHED = 'not reached'
 
 # The result of a case: {'error': text}, {'values': {name: number}} or
 # {'contestants': {name: {...}}}, each with a 'name'.
@@ -202,7 +201,7 @@ def run(
   """
   command = ['python -m benchmarks.run', name, f'--repeats {repeats}']
   cases = list(cases_lib.BENCHMARKS[name]())
-  records = [{'name': case.name, 'error': NOT_REACHED} for case in cases]
+  records = [{'name': case.name, 'error': 'not reached'} for case in cases]
   result = {
       'benchmark': name,
       'command': ' '.join([*command, *(f'--{peer} PYTHON' for peer in peers)]),

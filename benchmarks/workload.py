@@ -16,8 +16,7 @@ from atgrpo_jax.model import config as config_lib
 MODEL = model.ModelConfig(
     vocab_size=512, hidden_size=256, intermediate_size=768, num_layers=4,
     num_heads=4, num_kv_heads=2, head_dim=64, rope_theta=1_000_000.0,
-    norm_eps=1e-6,
-    tied_head=True, max_positions=8192, init_std=0.02)
+    norm_eps=1e-6, tied_head=True, max_positions=8192, init_std=0.02)
 
 # The dimensions of SmolLM2-135M.
 SMOLLM2 = model.ModelConfig(

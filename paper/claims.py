@@ -45,11 +45,6 @@ class Claim:
   second: str
   scale: str = 'nano'
 
-  @property
-  def is_depot(self) -> bool:
-    """Whether the rows are learning curves instead of evaluations."""
-    return self.first.startswith('depot')
-
 
 # Text, source, first and second row, and the tasks where it is claimed.
 _GENERATED = (
@@ -186,7 +181,8 @@ class Result:
 
 def compare(claim: Claim, records: records_lib.Records) -> Result:
   """Reads both rows of a claim."""
-  if claim.is_depot:
+  is_depot = claim.first.startswith('depot')
+  if is_depot:  # The rows are learning curves instead of evaluations.
     preset = claim.first.split('/')[1]
     budget = depot_config.BUDGETS[preset][0]
     task = f'`{preset}`'
@@ -198,7 +194,10 @@ def compare(claim: Claim, records: records_lib.Records) -> Result:
         for path in (claim.first, claim.second)]
   else:
     task = _TASKS[claim.first.rpartition('/')[0]]
-    rows = [_read(records, path) for path in (claim.first, claim.second)]
+    rows = [
+        rows_lib.read_row(records, path.removesuffix(' before'), 'before')
+        if path.endswith(' before') else rows_lib.read_last(records, path)
+        for path in (claim.first, claim.second)]
     rows_lib.check_comparable(f'{claim.first} and {claim.second}', [
         evaluation for row in rows if row is not None
         for evaluation in row.evaluations])
@@ -211,7 +210,7 @@ def compare(claim: Claim, records: records_lib.Records) -> Result:
   cells = {'task': task, 'seeds': ' and '.join(dict.fromkeys(counts))}
   if min(map(len, values)) < 2:
     return Result(claim, cells)
-  if claim.is_depot:
+  if is_depot:
     intervals = [
         statistics.interval_of_seeds(row, depot.NUM_TASKS) for row in values]
     p = statistics.p_value_of_seeds(*values)
@@ -262,14 +261,6 @@ def page() -> str:
       *(rows_lib.Table(
           title, _COLUMNS, [next(rest) for _ in claims], note).markdown()
         for title, (claims, note) in LEDGER.items())])
-
-
-def _read(
-    records: records_lib.Records, path: str) -> rows_lib.Row | None:
-  """The seeds of a row, trained if it was."""
-  if path.endswith(' before'):
-    return rows_lib.read_row(records, path.removesuffix(' before'), 'before')
-  return rows_lib.read_last(records, path)
 
 
 if __name__ == '__main__':

@@ -260,9 +260,13 @@ def _depot(num_seeds: int) -> list[Job]:
         for table, rows in depot.VARIANTS.items()
         for row, (arguments, changes) in rows.items()]
   jobs += _depot_roles(num_seeds)
-  models = {key: _base_model(key) for job in jobs for key in job.needs
-            if key[0] == 'pretrain'}
-  return [*models.values(), *jobs]
+  models = dict.fromkeys(
+      folder for job in jobs for mode, folder in job.needs
+      if mode == 'pretrain')
+  return [*(Job(
+      folder, 'models.depot',
+      dict(item.split('-') for item in folder.split('/')[1:]), mode='pretrain')
+            for folder in models), *jobs]
 
 
 def _train_depot(
@@ -281,13 +285,6 @@ def _train_depot(
       f'{row}/seed-{seed}', _config('depot', 'nano', **arguments),
       {'seed': seed, 'model.folder': f'{{out}}/{folder}', **changes},
       needs=(('pretrain', folder),))
-
-
-def _base_model(key: Key) -> Job:
-  mode, folder = key
-  return Job(
-      folder, 'models.depot',
-      dict(item.split('-') for item in folder.split('/')[1:]), mode=mode)
 
 
 def _depot_roles(num_seeds: int) -> Iterator[Job]:

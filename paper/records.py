@@ -217,5 +217,4 @@ def _write_lines(path: pathlib.Path, lines: list[dict[str, Any]]) -> None:
 
 
 def _read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-  lines = path.read_text().splitlines()
-  return [json.loads(line) for line in lines if line.strip()]
+  return list(map(json.loads, path.read_text().splitlines()))

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rl import losses
 from benchmarks import accelerator
@@ -97,16 +98,9 @@ def test_links_lead_to_files_and_headings():
             for title in titles}, f'{name}: {path}#{anchor}'
 
 
-def _leaves(config):
-  """Names of the leaves of a config and of the sections around them."""
-  for name, value in config.items():
-    yield name
-    if hasattr(value, 'items'):
-      yield from (f'{name}.{key}' for key in _leaves(value))
-
-
 def test_named_keys_exist():
-  known = {*_leaves(sudoku.get_config()), *_leaves(pod.get_config())}
+  known = set().union(*(
+      workdir_lib.flatten(x.get_config().to_dict()) for x in (sudoku, pod)))
   sections = '|'.join(common.base_config('nano'))
   for page, text in PAGES.items():
     named = re.findall(r'--config\.(\w+(?:\.\w+)*)', text)
