@@ -127,16 +127,10 @@ def _compare(
     rows: Mapping[str, rows_lib.Row | None], baseline: str, note: str,
     *, values: Mapping[str, np.ndarray],
     cells: Mapping[str, Mapping[str, str]]) -> rows_lib.Table:
-  """A table of rows that played the same tasks.
+  """A table of rows that played the same tasks, compared with `baseline`.
 
-  Args:
-    title: title of the table.
-    columns: names of the shown columns.
-    rows: title -> row, None if only the paper may have it.
-    baseline: title of the row that others are compared with.
-    note: below the table.
-    values: title of a row -> [seeds, tasks], the compared values.
-    cells: title -> {column: text} of the papers and of the scores.
+  A row is None if only the paper may have it. `values` has the compared values
+  [seeds, tasks] of a row, `cells` the texts of the papers and of the scores.
   """
   rows_lib.check_comparable(f'{title}: rows', [
       evaluation for row in rows.values() if row is not None

@@ -44,14 +44,7 @@ def make_tensors(
 def write(
     path: pathlib.Path, architecture: str = 'llama', kind: str = 'F32',
     pre: str = 'smollm') -> pathlib.Path:
-  """Writes a GGUF file.
-
-  Args:
-    path: its path, which is returned.
-    architecture: a key of `CONFIGS`.
-    kind: type of all matrices, such as Q4_1.
-    pre: the pre-tokenizer.
-  """
+  """Writes a GGUF file with matrices of a type such as Q4_1."""
   config = CONFIGS[architecture]
   num_unused = config.vocab_size - len(TOKENS)
   values = {
