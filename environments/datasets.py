@@ -31,7 +31,6 @@ import textwrap
 import types
 from typing import Any
 
-from google.protobuf import json_format
 import numpy as np
 import tensorflow_datasets as tfds
 
@@ -48,12 +47,6 @@ _MODULE_HINT = (
 _ROWS_HINT = (
     'expected a list of dicts, a Hugging Face data set, or the path of a '
     '.jsonl, .jsonl.gz or .parquet file')
-
-# Errors of a builder or of the libraries that read its files.
-_USER_CODE_ERRORS = (
-    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError,
-    NameError, OSError, RuntimeError, SyntaxError, TypeError,
-    json_format.Error)
 
 
 def load(
@@ -208,16 +201,27 @@ def _call_tasks(
   sizes = {
       name: types.SimpleNamespace(num_examples=len(rows[name]))
       for name in rows}
+  return [
+      task for part in _parts(module.__name__, split, sizes)
+      for task in rows[part.splitname][part.from_:part.to]]
+
+
+def _parts(name: str, split: str, sizes: Mapping[str, Any]) -> list[Any]:
+  """Returns the ranges of rows in a split, a slice or a sum."""
+  listed = ', '.join(
+      f'{name} ({info.num_examples} tasks)' for name, info in sizes.items())
+  no_tasks = ValueError(
+      f'split {split!r} of {name} has no tasks; choose from {listed}, or a '
+      "slice such as 'test[:200]'.")
   try:
     parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(sizes)
   except (AttributeError, ValueError, RuntimeError) as error:
-    raise _no_tasks(module.__name__, split, sizes) from error
-  tasks = [
-      task for part in parts
-      for task in rows[part.splitname][part.from_:part.to]]
-  if not tasks:
-    raise _no_tasks(module.__name__, split, sizes)
-  return tasks
+    raise no_tasks from error
+  if not any(
+      range(sizes[part.splitname].num_examples)[part.from_:part.to]
+      for part in parts):
+    raise no_tasks
+  return parts
 
 
 def _rows_of(module: types.ModuleType, name: str) -> list[dict[str, Any]]:
@@ -279,27 +283,14 @@ def _read_builder(
         'local folder; each host can make its copy.')
   tfds.disable_progress_bar()
   builder = _prepared_builder(module, data_dir, builder_config)
-  try:
-    num_tasks = builder.info.splits[split].num_examples
-  except (ValueError, NotImplementedError) as error:
-    raise _no_tasks(builder.name, split, builder.info.splits) from error
-  if not num_tasks:
-    raise _no_tasks(builder.name, split, builder.info.splits)
+  _parts(builder.name, split, builder.info.splits)
   with _errors_as_value_error(
       f'the split {split!r} of {builder.data_dir} cannot be read',
       'delete the folder to make it again'):
     source = builder.as_data_source(split)
     # One call for all rows takes half the time of a loop over `source`.
     return builder.name, [
-        _to_plain(row) for row in source.__getitems__(range(num_tasks))]
-
-
-def _no_tasks(name: str, split: str, sizes: Mapping[str, Any]) -> ValueError:
-  listed = ', '.join(
-      f'{name} ({info.num_examples} tasks)' for name, info in sizes.items())
-  return ValueError(
-      f'split {split!r} of {name} has no tasks; choose from {listed}, or a '
-      "slice such as 'test[:200]'.")
+        _to_plain(row) for row in source.__getitems__(range(len(source)))]
 
 
 def _prepared_builder(
@@ -346,7 +337,7 @@ def _prepared_builder(
       f'the data set {name} of dataset.builder={module.__name__!r} cannot be '
       f'made in {root}',
       'fix the builder or its input files, or choose another dataset.data_dir',
-      _USER_CODE_ERRORS):  # The builder's own ValueErrors name their file.
+      ValueError):  # The builder's own name their file.
     os.makedirs(builder.data_dir_root, exist_ok=True)
     lock_path = os.path.join(builder.data_dir_root, f'{name}.lock')
     with open(lock_path, 'w') as lock:
@@ -392,12 +383,14 @@ def _source_files(builder_module: str) -> dict[str, pathlib.Path]:
 
 @contextlib.contextmanager
 def _errors_as_value_error(
-    problem: str, fix: str, errors: tuple[type[Exception], ...] = (
-        *_USER_CODE_ERRORS, ValueError)) -> Iterator[None]:
+    problem: str, fix: str,
+    unchanged: tuple[()] | type[Exception] = ()) -> Iterator[None]:
   """Raises errors of a builder or of its files as ValueError."""
   try:
     yield
-  except errors as error:
+  except unchanged:
+    raise
+  except Exception as error:
     reason = textwrap.shorten(str(error), 300, placeholder=' …')
     raise ValueError(
         f'{problem} ({type(error).__name__}: {reason}); {fix}.') from error
