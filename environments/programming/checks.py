@@ -209,9 +209,9 @@ def check(
     for _ in range(MAX_ROUNDS):
       if not calls:
         break
-      found = grading.run(
+      found = [*grading.run(
           sandbox, problem, program, [session for _, session in calls],
-          min(_VALUE_BYTES, _ALL_VALUES_BYTES // len(calls)))
+          min(_VALUE_BYTES, _ALL_VALUES_BYTES // len(calls)))]
       results += found
       if grading.any_failed(found):
         raise _SandboxError

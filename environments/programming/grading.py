@@ -11,7 +11,6 @@ failed.
 from collections.abc import Iterator, Sequence
 import dataclasses
 import hashlib
-import itertools
 import re
 from typing import Any
 
@@ -22,7 +21,7 @@ from environments.sandbox import literals
 
 Status = sandbox_lib.Status
 
-MAX_TIMEOUTS = 3
+_MAX_TIMEOUTS = 3
 _MEMORY_BYTES = 512 << 20
 _MIN_OUTPUT_BYTES = 64 << 10
 _BATCH_BYTES = 16 << 20  # Of the outputs of a batch, if one test prints less.
@@ -51,38 +50,27 @@ def grade(
       comparisons.same_value if problem.entry_point
       else comparisons.COMPARISONS[problem.comparison])
   results, passed = [], [False] * len(cases)
-  for batch in _batches(
-      sandbox, problem, program, [case.input for case in cases], longest
-      ) if program else ():
-    for result in batch:
-      if result.status is Status.OK:
-        found = output(problem, result)
-        passed[len(results)] = any(
-            same(found, answer) for answer in cases[len(results)].answers)
-      results.append(dataclasses.replace(
-          result, stdout=_shorten(result.stdout)))
+  inputs = [case.input for case in cases] if program else []
+  for index, result in enumerate(
+      run(sandbox, problem, program, inputs, longest)):
+    if result.status is Status.OK:
+      found = output(problem, result)
+      passed[index] = any(
+          same(found, answer) for answer in cases[index].answers)
+    results.append(dataclasses.replace(result, stdout=_shorten(result.stdout)))
   return Grade(tuple(results), tuple(passed))
 
 
 def run(
     sandbox: sandbox_lib.Sandbox, problem: problems.Problem, program: str,
     inputs: Sequence[Any],
-    output_bytes: int = 0) -> list[sandbox_lib.ProgramResult]:
-  """Returns results of the inputs that were run, a prefix of `inputs`.
+    output_bytes: int) -> Iterator[sandbox_lib.ProgramResult]:
+  """Yields results of the inputs that were run, a prefix of `inputs`.
 
   `inputs` are texts for stdin, arguments of the function, or calls to make in
   turn if the tests are code. The limits of the sandbox are replaced by those of
   the problem. A program may print twice `output_bytes`.
   """
-  return [*itertools.chain.from_iterable(_batches(
-      sandbox, problem, program, inputs, output_bytes))]
-
-
-def _batches(
-    sandbox: sandbox_lib.Sandbox, problem: problems.Problem, program: str,
-    inputs: Sequence[Any],
-    output_bytes: int) -> Iterator[list[sandbox_lib.ProgramResult]]:
-  """The results of `run`, in batches."""
   seconds = problem.time_limit
   sandbox = dataclasses.replace(sandbox, limits=sandbox_lib.Limits(
       cpu_seconds=seconds, wall_seconds=max(5.0, 2.5 * seconds),
@@ -99,7 +87,9 @@ def _batches(
         _FUTURE.sub('', program)))
   statuses, size = [], 1
   largest = max(1, _BATCH_BYTES // sandbox.limits.output_bytes)
-  while len(statuses) < len(inputs) and not _is_hopeless(statuses):
+  while (
+      len(statuses) < len(inputs) and Status.INFRASTRUCTURE not in statuses
+      and statuses.count(Status.TIMEOUT) < _MAX_TIMEOUTS):
     batch = inputs[len(statuses):len(statuses) + size]
     size = min(2 * size, largest)
     if not function:
@@ -109,10 +99,10 @@ def _batches(
     else:  # LeetCode's form first.
       results = sandbox.call(
           source, f'Solution().{function}|{function}', batch)
-    yield [
-        dataclasses.replace(x, stderr=x.stderr[-_MIN_OUTPUT_BYTES:])
-        for x in results]
-    statuses += [result.status for result in results]
+    for result in results:
+      statuses.append(result.status)
+      yield dataclasses.replace(
+          result, stderr=result.stderr[-_MIN_OUTPUT_BYTES:])
 
 
 def _shorten(text: str) -> str:
@@ -137,12 +127,6 @@ def any_failed(results: Sequence[sandbox_lib.ProgramResult]) -> bool:
 def last_line(stderr: str) -> str:
   """Returns the last line of a traceback: `ValueError: ...`."""
   return stderr.strip().rpartition('\n')[2]
-
-
-def _is_hopeless(statuses: Sequence[Status]) -> bool:
-  return (
-      statuses.count(Status.TIMEOUT) >= MAX_TIMEOUTS
-      or Status.INFRASTRUCTURE in statuses)
 
 
 def _size(answer: Any) -> int:
