@@ -49,15 +49,15 @@ def _find_parsed(text: str, name: str) -> str | None:
     tree = _parse(part)
     if tree is None:
       return None
-    nodes = [tree]
-    while nodes:
-      nodes = [x for node in nodes for x in ast.iter_child_nodes(node)]
-      for node in reversed(nodes):
-        if _is_function(node) and node.name == name:
-          first = min(x.lineno for x in (node, *node.decorator_list))
-          lines = part.split('\n')[first - 1:node.end_lineno]
-          indent = lines[0][:len(lines[0]) - len(lines[0].lstrip())]
-          return '\n'.join(x.removeprefix(indent) for x in lines)
+    found = [
+        node for node in ast.walk(tree)
+        if _is_function(node) and node.name == name]
+    if found:
+      node = min(found, key=lambda x: (x.col_offset, -x.lineno))
+      first = min(x.lineno for x in (node, *node.decorator_list))
+      lines = part.split('\n')[first - 1:node.end_lineno]
+      indent = lines[0][:node.col_offset]
+      return '\n'.join(x.removeprefix(indent) for x in lines)
   return None
 
 
@@ -180,20 +180,16 @@ def is_wrapper(main: str) -> bool:
   that begins with a call of `aux` and the return of that variable.
   """
   body = _body(main)
-  if not body:
-    return True
-  last = body[-1]
-  if not isinstance(last, ast.Return) or last.value is None:
-    return False
-  if len(body) == 1:
-    return any(map(_is_call_of_aux, ast.walk(last)))
-  first = body[0]
-  return (
-      len(body) == 2 and isinstance(first, ast.Assign)
-      and len(first.targets) == 1
-      and not isinstance(first.value, ast.Tuple)
-      and _CALL.match(ast.get_source_segment(main, first.value)) is not None
-      and _shape(first.targets[0]) == _shape(last.value))
+  match body:
+    case [ast.Return() as last]:
+      return any(map(_is_call_of_aux, ast.walk(last)))
+    case [ast.Assign(targets=[target], value=value),
+          ast.Return(value=ast.expr() as returned)]:
+      return (
+          not isinstance(value, ast.Tuple)
+          and _CALL.match(ast.get_source_segment(main, value)) is not None
+          and _shape(target) == _shape(returned))
+  return not body
 
 
 def ignores_aux(main: str) -> bool:
@@ -204,14 +200,12 @@ def ignores_aux(main: str) -> bool:
   read = {
       node.id for node in ast.walk(tree)
       if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-  for node in ast.walk(tree):
-    if isinstance(node, ast.Expr) and _is_call_of_aux(node.value):
-      return True
-    if isinstance(node, ast.Assign) and _is_call_of_aux(node.value) and all(
-        isinstance(target, ast.Name) and target.id not in read
-        for target in node.targets):
-      return True
-  return False
+  return any(
+      isinstance(node, (ast.Expr, ast.Assign)) and _is_call_of_aux(node.value)
+      and all(
+          isinstance(target, ast.Name) and target.id not in read
+          for target in getattr(node, 'targets', ()))
+      for node in ast.walk(tree))
 
 
 def _is_function(node: Any) -> bool:
