@@ -123,7 +123,7 @@ def parse_cases(
     text: str, problem: problems.Problem) -> list[problems.Case | None]:
   """Returns the cases of a reply in order, None for malformed ones."""
   cases, given = [], None
-  for name, content in text_lib.blocks_of(text):
+  for name, content in (*text_lib.blocks_of(text), ('input', None)):
     if name == 'input':
       if given is not None:
         cases.append(None)  # It has no output.
@@ -131,8 +131,6 @@ def parse_cases(
     elif name == 'output' and given is not None:
       cases.append(_make_case(given, content, problem))
       given = None
-  if given is not None:
-    cases.append(None)
   return cases[:MAX_CASES]
 
 
