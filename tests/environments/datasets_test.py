@@ -212,11 +212,13 @@ def test_function_may_return_rows_of_any_source(source, given, tmp_path):
     (lambda split: [{'task_id': 'a'}] * 2, "row 1: task_id='a'"),
     (lambda split: [{'task_id': 3}], 'row 0: task_id=3'),
     (lambda split: [{'x': random.random()}], 'other tasks when .* fixed seed'),
-    (lambda split: 'none.jsonl', 'none.jsonl cannot be read')])
+    (lambda split: 'none.jsonl', 'none.jsonl cannot be read'),
+    (_numbers, "dataset.config='2boxes', but given")])
 def test_bad_function_gives_one_sentence(tasks_fn, words, given):
   given(tasks_fn)
+  config = '2boxes' if tasks_fn is _numbers else None
   with pytest.raises(ValueError, match=words) as error:
-    datasets.load('given', 'test')
+    datasets.load('given', 'test', builder_config=config)
   assert '\n' not in str(error.value)
 
 
@@ -231,9 +233,3 @@ def test_split_without_tasks_names_the_sizes(
       datasets.load(module, split, data_dir)
     assert repr(split) in str(error.value)
     assert sizes in str(error.value) or not split
-
-
-def test_function_has_no_configs(given):
-  given(_numbers)
-  with pytest.raises(ValueError, match="dataset.config='2boxes', but given"):
-    datasets.load('given', 'test', builder_config='2boxes')
