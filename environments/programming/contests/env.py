@@ -154,10 +154,9 @@ class Contest(env_api.Sequential):
     smoke = grade.results[:_SMOKE_TESTS]
     has_effect = bool(program) and (
         grade.pass_rate > 0 or not all(map(_is_silent, smoke)))
-    improvement = grade.pass_rate - state.pass_rate
     terms = {
-        'improvement': improvement, 'compiles': 0.0, 'smoke': 0.0,
-        'golden': grade.pass_rate}
+        'improvement': grade.pass_rate - state.pass_rate, 'compiles': 0.0,
+        'smoke': 0.0, 'golden': grade.pass_rate}
     if has_effect:
       terms['compiles'] = float(not any(
           _DOES_NOT_COMPILE.match(grading.last_line(result.stderr))
@@ -180,8 +179,8 @@ class Contest(env_api.Sequential):
       after = dataclasses.replace(
           after, turn=state.turn + 1, report=prompts.Report(program))
     return self._make_step(
-        after, role, terms, outcome, team_reward=improvement,
-        done=after.turn >= self.max_turns, program_runs=len(grade.results))
+        after, role, terms, outcome, done=after.turn >= self.max_turns,
+        program_runs=len(grade.results))
 
   def _test(self, state: State, action: str) -> env_api.Step:
     """Grades the cases of a reply and runs the coder's program on them."""
@@ -213,9 +212,8 @@ class Contest(env_api.Sequential):
         state, turn=state.turn + 1, report=prompts.Report(
             state.program, len(usable), mismatches))
     return self._make_step(
-        after, 'tester', terms, outcome, team_reward=0.0,
-        done=agree or after.turn >= self.max_turns, agree=agree,
-        program_runs=len(results))
+        after, 'tester', terms, outcome, agree=agree,
+        done=agree or after.turn >= self.max_turns, program_runs=len(results))
 
   def _grade_cases(
       self, problem: problems.Problem, usable: Sequence[problems.Case],
@@ -242,14 +240,14 @@ class Contest(env_api.Sequential):
 
   def _make_step(
       self, state: State, role: str, terms: Mapping[str, float],
-      outcome: _Outcome, *, team_reward: float, done: bool,
-      agree: bool = False, program_runs: int) -> env_api.Step:
+      outcome: _Outcome, *, done: bool, agree: bool = False,
+      program_runs: int) -> env_api.Step:
     success = done and state.pass_rate == 1.0
     reward, qualities = env_api.pay_change(state.qualities, role, sum(
         self.weights.get(name, 0.0) * x for name, x in terms.items()))
     return env_api.Step(
         state=dataclasses.replace(state, qualities=qualities),
-        team_reward=team_reward, local_rewards={role: reward},
+        team_reward=terms.get('improvement', 0.0), local_rewards={role: reward},
         reward_terms=terms, done=done, success=success,
         truncated=done and not agree and not success,
         outcomes={role: outcome}, program_runs=program_runs)
