@@ -116,10 +116,8 @@ def _join_lines(value: str | list[str]) -> str:
 def _with_int_keys(value: Any) -> Any:
   """Restores int keys, which JSON objects cannot have."""
   if isinstance(value, dict):
-    try:
+    with contextlib.suppress(ValueError):
       return {int(key): item for key, item in value.items()}
-    except ValueError:
-      pass
   return value
 
 

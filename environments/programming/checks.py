@@ -58,6 +58,8 @@ _ALL_VALUES_BYTES = 4 << 20  # Of a round; decoded they take up to 20 times it.
 _ERROR_CHARS = 200
 
 _Status = sandbox_lib.Status
+_LIMIT_ERRORS = {
+    _Status.TIMEOUT: 'TimeoutError', _Status.RESOURCE_LIMIT: 'MemoryError'}
 
 # The program that runs the asserts. `run` returns
 #   calls   (key, session) of calls without a known result
@@ -298,10 +300,6 @@ def _outcome(result: sandbox_lib.ProgramResult) -> tuple[bool, object]:
   """Returns an entry of `known` for a call."""
   if result.status is _Status.OK:
     return False, result.value
-  if result.status is _Status.TIMEOUT:
-    return True, ('TimeoutError', '')
-  if result.status is _Status.RESOURCE_LIMIT:
-    return True, ('MemoryError', '')
-  error = grading.last_line(result.stderr)[:_ERROR_CHARS]
-  name, _, message = error.partition(': ')
+  error = _LIMIT_ERRORS.get(result.status, grading.last_line(result.stderr))
+  name, _, message = error[:_ERROR_CHARS].partition(': ')
   return True, (name, message)
