@@ -147,7 +147,7 @@ class Game(Protocol):
   phrases: Phrases
 
   def start(self, task: env_api.Task) -> Board:
-    """The board of a task; raises ValueError if it cannot be played."""
+    """The board of a task; raises ValueError if it is malformed."""
 
   def show(self, board: Board) -> str:
     """The board as a picture of characters."""
@@ -200,6 +200,12 @@ class GridGame(Game):
 
   def program_input(self, board: Board) -> dict[str, Any]:
     return dataclasses.asdict(board)
+
+  def describe(self, board: Board) -> str:
+    return ' '.join(
+        f'{name.capitalize()}: {json.dumps(value)}.'
+        for name, value in self.program_input(board).items()
+        if name != 'grid')
 
   def parse(self, value: Any, board: Board) -> tuple[str, ...] | None:
     if (isinstance(value, list) and len(value) <= self.max_moves(board)
@@ -266,12 +272,6 @@ def check_grid(
           f'{len(grid)}x{len(grid[0])} grid, as [row, column] from 0')
 
 
-def check_unsolved(game: Game, board: Board) -> None:
-  """Raises ValueError for a solved board, which would pay any answer."""
-  if game.solved(board):
-    raise ValueError(f'the board {board!r:.200} is already solved')
-
-
 def is_free(grid: Sequence[str], cell: Cell) -> bool:
   row, column = cell
   return (0 <= row < len(grid) and 0 <= column < len(grid[0])
@@ -326,7 +326,10 @@ class BoardGame(env_api.Sequential):
   def reset(self, task: env_api.Task) -> State:
     if 'tool' in map(kind_of, self.roles):
       sandbox_lib.check_given(self.sandbox, self.roles)
-    return State(task['task_id'], self.game.start(task))
+    board = self.game.start(task)
+    if self.game.solved(board):  # It would pay any answer.
+      raise ValueError(f'the board {board!r:.200} is already solved')
+    return State(task['task_id'], board)
 
   def observe(self, state: State, role: str) -> list[env_api.Message]:
     game, kind = self.game, kind_of(role)
@@ -414,10 +417,9 @@ class BoardGame(env_api.Sequential):
       self, board: Board, move: Move | None, outcome: env_api.Outcome,
   ) -> tuple[Board, dict[str, float], env_api.Outcome]:
     """Returns the board after a move, the reward terms and the outcome."""
-    after, illegal, idle = board, 0.0, False
-    if move is not None:
-      after, illegal = self.game.play(board, move)
-      idle = after == board
+    after, illegal = (
+        (board, 0.0) if move is None else self.game.play(board, move))
+    idle = move is not None and after == board
     if outcome is env_api.Outcome.OK:
       if move is None:
         outcome = env_api.Outcome.PARSE_ERROR

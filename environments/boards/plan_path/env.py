@@ -8,7 +8,6 @@ the paper are 10x10.
 from collections.abc import Sequence
 import dataclasses
 import functools
-import json
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,6 @@ class PlanPath(board_game.GridGame):
         tuple(task['grid']), tuple(task['start']), tuple(task['goal']))
     board_game.check_grid(
         board.grid, {'start': [board.position], 'goal': [board.goal]})
-    board_game.check_unsolved(self, board)
     return board
 
   def max_moves(self, board: Board) -> int:
@@ -75,11 +73,6 @@ class PlanPath(board_game.GridGame):
   def show(self, board: Board) -> str:
     return board_game.draw(
         board.grid, {board.goal: 'G', board.position: 'A'})
-
-  def describe(self, board: Board) -> str:
-    return (
-        f'Position: {json.dumps(board.position)}. '
-        f'Goal: {json.dumps(board.goal)}.')
 
 
 make_environment = functools.partial(board_game.make_environment, PlanPath())

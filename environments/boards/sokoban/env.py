@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import itertools
-import json
 import math
 from typing import Any
 
@@ -63,7 +62,6 @@ class Sokoban(board_game.GridGame):
       raise ValueError(
           f'{len(boxes)} boxes and {len(goals)} goals; expected as many goals '
           'as boxes')
-    board_game.check_unsolved(self, board)
     return board
 
   def max_moves(self, board: Board) -> int:
@@ -91,11 +89,6 @@ class Sokoban(board_game.GridGame):
         **dict.fromkeys(board.goals, 'G'),
         **{box: '*' if box in board.goals else 'B' for box in board.boxes},
         board.player: '+' if board.player in board.goals else 'A'})
-
-  def describe(self, board: Board) -> str:
-    return (
-        f'Player: {json.dumps(board.player)}. '
-        f'Boxes: {json.dumps(board.boxes)}. Goals: {json.dumps(board.goals)}.')
 
 
 make_environment = functools.partial(board_game.make_environment, Sokoban())

@@ -27,6 +27,7 @@ from environments import env_api
 from environments.boards import board_game
 
 BLANK = '.'
+DIGITS = '123456789'
 # Size -> minimum and maximum number of blank cells of a task.
 NUM_BLANKS = {4: (6, 12), 9: (30, 50)}
 
@@ -69,7 +70,7 @@ class Sudoku(board_game.Game):
   def start(self, task: env_api.Task) -> Board:
     clues = tuple(task['board'])
     cells = ''.join(clues)
-    digits = _digits(self.size)
+    digits = DIGITS[:self.size]
     if ([*map(len, clues)] != [self.size] * self.size
         or not {*cells} <= {*digits, BLANK}):
       raise ValueError(
@@ -78,9 +79,7 @@ class Sudoku(board_game.Game):
           f'from {digits}, or {BLANK!r} for a blank cell')
     if _has_conflict(cells):
       raise ValueError(f'board={clues!r:.200}: two clues contradict each other')
-    board = Board(clues, clues)
-    board_game.check_unsolved(self, board)
-    return board
+    return Board(clues, clues)
 
   def show(self, board: Board) -> str:
     return '\n'.join(board.clues)
@@ -160,7 +159,7 @@ def random_task(rng: np.random.Generator, size: int) -> dict[str, Any]:
   board is drawn.
   """
   min_blanks, max_blanks = NUM_BLANKS[size]
-  digits, peers = _digits(size), _peers(size)
+  digits, peers = DIGITS[:size], _peers(size)
   while True:
     solution = next(completions([BLANK * size] * size, rng))
     num_blanks = int(rng.integers(min_blanks, max_blanks, endpoint=True))
@@ -262,10 +261,6 @@ def _rename_digits(cells: Sequence[str]) -> str:
   """Renames digits to 1, 2, ... in the order of their first occurrence."""
   names = {BLANK: BLANK}
   return ''.join(names.setdefault(cell, str(len(names))) for cell in cells)
-
-
-def _digits(size: int) -> str:
-  return ''.join(map(str, range(1, size + 1)))
 
 
 @functools.cache
