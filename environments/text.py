@@ -113,7 +113,7 @@ def parse_json(text: str) -> Any | None:
   """
   try:
     value = json.loads(
-        text, parse_constant=_refuse_constant, parse_float=_finite_float,
+        text, parse_constant=_finite_float, parse_float=_finite_float,
         parse_int=_short_int)
   except (ValueError, RecursionError):
     return None
@@ -141,10 +141,6 @@ def shorten(text: str, limit: int) -> str:
   return f'{head} [... {cut} characters cut ...] {tail}'
 
 
-def _refuse_constant(name: str) -> None:
-  raise ValueError(f'{name} is not JSON')
-
-
 def _short_int(digits: str) -> int:
   if len(digits) > MAX_DIGITS:
     raise ValueError(f'an integer of {len(digits)} digits is too large')
@@ -153,6 +149,6 @@ def _short_int(digits: str) -> int:
 
 def _finite_float(digits: str) -> float:
   value = float(digits)
-  if math.isinf(value):
-    raise ValueError(f'{digits} is too large')
+  if not math.isfinite(value):
+    raise ValueError(f'{digits} is not finite')
   return value
