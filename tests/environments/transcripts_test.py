@@ -35,7 +35,10 @@ FOLDER = pathlib.Path(__file__).parent / 'transcripts'
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """The task of a folder of transcripts; a file is named after its team."""
+  """The task of a folder of transcripts; a file is named after its team.
+
+  Some fields of a task, such as a solution, must not be in any prompt.
+  """
 
   module: Any
   task: dict[str, Any]
@@ -61,13 +64,15 @@ _ONE_TURN = {'max_turns': 1, 'reward': 'outcome'}
 EXAMPLES = {
     'plan_path': Example(plan_path, {
         'task_id': 'maze 7', 'start': [0, 0], 'goal': [0, 4],
+        'shortest_path': 8,
         'grid': ['..#.......', '..#.......', *['..........'] * 8]}),
     'sokoban': Example(sokoban, {
         'task_id': 'room 7', 'player': [1, 1], 'boxes': [[2, 2]],
-        'goals': [[4, 2]], 'grid': [
+        'goals': [[4, 2]], 'pushes': 2, 'moves': 3, 'grid': [
             '######', '#....#', '#....#', '#..#.#', '#....#', '######']}),
     'sudoku': Example(sudoku, {
-        'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1']},
+        'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1'],
+        'solution': ['1234', '3412', '2143', '4321'], 'kind': 'kind 7'},
         {'size': 4}),
     'sudoku_9x9': Example(sudoku, {
         'task_id': 'grid 9', 'board': [

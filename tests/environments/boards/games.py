@@ -1,9 +1,8 @@
 """Cases of the board games for tests: tasks and moves of known effect."""
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
-import functools
 import json
 from typing import Any
 
@@ -23,10 +22,7 @@ class Case:
 
   module: Any  # The module of the environment.
   task: env_api.Task  # The fields of a row that the environment reads.
-  unread: Mapping[str, Any]  # Its other fields, which no prompt may show.
-  first: Any  # A move that makes progress.
   malformed: Sequence[str]  # JSON values that are not moves.
-  solve: Callable[[env_api.Task], Any]  # Returns a move that solves any task.
   # Options of the environment.
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -36,6 +32,13 @@ class Case:
     return self.module.make_environment(
         team=team, max_turns=max_turns, reward='mixed', sandbox=sandbox,
         **self.options)
+
+  def solve(self, task: env_api.Task) -> Any:
+    """Returns a move that solves any task."""
+    if 'solution' in task:
+      return [[*map(int, row)] for row in task['solution']]
+    rules = self.make('solo').game
+    return search(rules, rules.start(task))
 
 
 def act(role: str, move: Any) -> str:
@@ -83,10 +86,6 @@ def search(
   return None
 
 
-def _solve(rules: board_game.GridGame, task: env_api.Task) -> tuple[str, ...]:
-  return search(rules, rules.start(task))
-
-
 _NO_MOVES = (
     '"UDLR"', '["u"]', '["UD"]', '["X"]', '[1]', '[["U"]]', '{"moves": []}',
     '[null]', '3', 'true', json.dumps(['U'] * 101))
@@ -96,25 +95,17 @@ CASES = {
     'plan_path': Case(
         plan_path, {
             'task_id': 'maze', 'grid': ['.' * 10] * 10, 'start': [0, 0],
-            'goal': [1, 1]},
-        {'shortest_path': 2}, 'R', _NO_MOVES,
-        functools.partial(_solve, plan_path.PlanPath())),
+            'goal': [1, 1]}, _NO_MOVES),
     'sokoban': Case(
         sokoban, {
             'task_id': 'room', 'grid': ['.' * 6] * 6, 'player': [0, 0],
-            'boxes': [[1, 1]], 'goals': [[3, 1]]},
-        {'pushes': 2, 'moves': 3}, 'RD', _NO_MOVES,
-        functools.partial(_solve, sokoban.Sokoban())),
+            'boxes': [[1, 1]], 'goals': [[3, 1]]}, _NO_MOVES),
     'sudoku': Case(
         sudoku, {'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1']},
-        {'solution': ['1234', '3412', '2143', '4321'], 'num_clues': 7,
-         'kind': ''},
-        [[1, 2, 3, 4], [3, 4, 1, 2], [0] * 4, [0] * 4], (
-            '[]', '[[1, 2, 3, 4]]', '{}', '1234', '[1, 2, 3, 4]',
-            '[[1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3]]',
-            '["1234", "1234", "1234", "1234"]', *(
-                f'[[{cell}, 0, 0, 0]{_BLANK}]'
-                for cell in ('5', '-1', '1.0', 'true', 'null'))),
-        lambda task: [[*map(int, row)] for row in task['solution']],
+        ('[]', '[[1, 2, 3, 4]]', '{}', '1234', '[1, 2, 3, 4]',
+         '[[1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3]]',
+         '["1234", "1234", "1234", "1234"]', *(
+             f'[[{cell}, 0, 0, 0]{_BLANK}]'
+             for cell in ('5', '-1', '1.0', 'true', 'null'))),
         {'size': 4}),
 }

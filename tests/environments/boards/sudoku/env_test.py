@@ -10,8 +10,7 @@ from environments.boards.sudoku import env as sudoku
 from tests.environments.boards import games
 
 CASE = games.CASES['sudoku']
-CLUES = ('1.3.', '..12', '2.4.', '...1')
-TASK = {'task_id': 'grid 7', 'board': CLUES}
+CLUES, SOLVED = '1.3. ..12 2.4. ...1', '1234 3412 2143 4321'
 RULES = sudoku.Sudoku(4)
 # Needs far more search than a random task.
 HARD = [
@@ -24,53 +23,42 @@ HARD_SOLVED = [
 
 def fill(environment, rows, state=None):
   """The step of a single agent that writes a grid."""
-  move = [[int(cell) if cell != '.' else 0 for cell in row] for row in rows]
-  _, (step,) = games.play(environment, state or environment.reset(TASK), [move])
+  move = [[*map(int, row)] for row in rows.replace('.', '0').split()]
+  state = state or environment.reset(CASE.task)
+  _, (step,) = games.play(environment, state, [move])
   return step
 
 
-def test_each_grid_is_written_onto_the_clues():
+def test_the_next_grid_replaces_the_last_so_progress_may_fall():
   environment = CASE.make('solo', max_turns=3)
-  step = fill(environment, ('1234', '....', '....', '....'))
-  assert step.state.board.filled == ('1234', '..12', '2.4.', '...1')
-  # The next grid replaces it, so progress may fall.
-  step = fill(environment, ('....', '....', '....', '4...'), step.state)
+  step = fill(environment, '1234 .... .... ....')
+  step = fill(environment, '.... .... .... 4...', step.state)
   assert step.state.board.filled == ('1.3.', '..12', '2.4.', '4..1')
   assert step.reward_terms['progress'] == pytest.approx(-1 / 9)
 
 
-@pytest.mark.parametrize('rows, filled, illegal', [
+@pytest.mark.parametrize('rows, filled, illegal, outcome', [
     # A clue is not changed.
-    (('2...', '....', '....', '....'), CLUES, 1),
+    ('2... .... .... ....', CLUES, 1, 'no_effect'),
     # Twice in a row, a column, a box.
-    (('.1..', '....', '....', '....'), CLUES, 1),
-    (('....', '1...', '....', '....'), CLUES, 1),
-    (('....', '.1..', '....', '....'), CLUES, 1),
+    ('.1.. .... .... ....', CLUES, 1, 'no_effect'),
+    ('.... 1... .... ....', CLUES, 1, 'no_effect'),
+    ('.... .1.. .... ....', CLUES, 1, 'no_effect'),
     # The first of two conflicting digits stays.
-    (('.2..', '.2..', '....', '....'), ('123.', '..12', '2.4.', '...1'), 1 / 2),
+    ('.2.. .2.. .... ....', '123. ..12 2.4. ...1', 1 / 2, 'illegal_action'),
     # Repeated clues are legal and change nothing.
-    (CLUES, CLUES, 0),
-])
-def test_illegal_digits_are_not_written(rows, filled, illegal):
+    (CLUES, CLUES, 0, 'no_effect'),
+    # Digits after the solution are ignored. A wrong digit before it counts.
+    ('1234 3412 2143 4322', SOLVED, 0, 'ok'),
+    ('2234 3412 2143 4322', SOLVED, 1 / 10, 'illegal_action')])
+def test_only_legal_digits_are_written_onto_the_clues(
+    rows, filled, illegal, outcome):
   step = fill(CASE.make('solo'), rows)
-  assert step.state.board.filled == filled
+  assert ' '.join(step.state.board.filled) == filled
   assert step.reward_terms['illegal'] == pytest.approx(-illegal)
-  unchanged = filled == CLUES
-  assert step.reward_terms['idle'] == -unchanged
-  assert step.outcomes['solo'] is (
-      env_api.Outcome.NO_EFFECT if unchanged
-      else env_api.Outcome.ILLEGAL_ACTION)
-
-
-def test_digits_after_the_solution_are_ignored():
-  for rows, illegal, outcome in (
-      ('1234 3412 2143 4322', 0, env_api.Outcome.OK),
-      # A wrong digit before the solution counts.
-      ('2234 3412 2143 4322', 1 / 10, env_api.Outcome.ILLEGAL_ACTION)):
-    step = fill(CASE.make('solo'), rows.split())
-    assert step.success
-    assert step.reward_terms['illegal'] == pytest.approx(-illegal)
-    assert step.outcomes == {'solo': outcome}
+  assert step.reward_terms['idle'] == -(filled == CLUES)
+  assert step.outcomes == {'solo': env_api.Outcome(outcome)}
+  assert step.success == (filled == SOLVED)
 
 
 @pytest.fixture(scope='module')
