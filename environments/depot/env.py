@@ -70,9 +70,7 @@ TEAMS = {'solo': ('solo',)} | {
     name: ('scout', *(f'scout_{i}' for i in range(2, num)), 'picker')
     for num, name in enumerate(
         ('pair', 'trio', 'quartet', 'quintet', 'sextet', 'septet'), 2)}
-REWARDS = {
-    'mixed': {'told': 1.0}, 'outcome': {}, 'boost': {'told': 1.0},
-    'chain': {'told': 1.0}}
+REWARDS = ('boost', 'chain', 'mixed', 'outcome')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,22 +90,21 @@ class Depot(env_api.Sequential):
   num_orders: int  # T.
   words: tuple[str, ...]  # The code: the word of each item.
   shelves: tuple[str, ...]  # The table: the shelf of each item.
-  has_boost: bool
-  is_chain: bool
-  weights: Mapping[str, float]
+  reward: str  # One of `REWARDS`.
   prompt_limit: int  # Orders that a prompt shows.
 
   team_reward_range = (0.0, 1.0)
 
   @property
   def max_points(self) -> int:
-    boosted = 2 * (self.num_orders - 1) if self.has_boost else 0
-    return max(self.num_orders, boosted)
+    boosted = 2 * (self.num_orders - 1)
+    return max(self.num_orders, boosted * (self.reward == 'boost'))
 
   def answers(self, role: str) -> tuple[str, ...]:
     """The valid words of a scout, or the valid picks of a picker."""
     if role == 'picker':
-      return names('s', len(self.shelves)) + (BOOST,) * self.has_boost
+      return names('s', len(self.shelves)) + (BOOST,) * (
+          self.reward == 'boost')
     return names('w', len(self.words))
 
   def last_picks(self, state: State) -> list[int]:
@@ -122,7 +119,7 @@ class Depot(env_api.Sequential):
 
     In `chain` only for the orders that were served, and the next.
     """
-    if not self.is_chain:
+    if self.reward != 'chain':
       return state.orders
     return tuple(
         (item + shelf) % len(self.shelves)
@@ -144,7 +141,7 @@ class Depot(env_api.Sequential):
   def observe(self, state: State, role: str) -> list[env_api.Message]:
     turn = len(state.picks)
     flag = PLAIN
-    if self.has_boost:
+    if self.reward == 'boost':
       flag = DOUBLE if BOOST in state.picks else SINGLE
     items = names('i', len(self.words))
     orders = [items[item] for item in state.orders]
@@ -160,7 +157,7 @@ class Depot(env_api.Sequential):
       parts += [flag, state.word]
     else:
       parts.append(state.word)
-    if self.is_chain and role in ('scout', 'solo'):
+    if self.reward == 'chain' and role in ('scout', 'solo'):
       parts.append(self.answers('picker')[self.last_picks(state)[-1]])
     return [{'role': 'user', 'content': ' '.join(parts)}]
 
@@ -194,7 +191,7 @@ class Depot(env_api.Sequential):
     return env_api.Step(
         state=after, team_reward=terms.get('picked', 0.0),
         local_rewards={
-            role: self.weights.get('told', 0.0) * terms.get('told', 0.0)},
+            role: (self.reward != 'outcome') * terms.get('told', 0.0)},
         reward_terms=terms, done=done, success=success,
         truncated=done and not success, outcomes={
             role: env_api.Outcome.OK if is_valid
@@ -230,7 +227,7 @@ def make_environment(
     team: a key of `TEAMS`.
     max_turns: `num_orders`, or 1 for a single agent that serves all orders at
       once, which `chain` does not allow.
-    reward: a key of `REWARDS`.
+    reward: one of `REWARDS`.
     sandbox: not used.
     num_items: m, the number of items, words and shelves.
     num_orders: T, the number of orders of an episode.
@@ -262,8 +259,7 @@ def make_environment(
       roles=TEAMS[team], max_turns=max_turns, num_orders=num_orders,
       words=_permuted('w', num_items, (1, code)),
       shelves=_permuted('s', num_items, (0,)),
-      has_boost=reward == 'boost', is_chain=reward == 'chain',
-      weights=REWARDS[reward], prompt_limit=prompt_limit or MAX_ORDERS)
+      reward=reward, prompt_limit=prompt_limit or MAX_ORDERS)
 
 
 def names(prefix: str, num: int) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def right_answers(
   """Maps a seen item or word to the right word, and a word to its shelf."""
   items = depot.names('i', len(environment.words))
   words = environment.words
-  shift = environment.last_picks(state)[-1] if environment.is_chain else 0
+  shift = environment.last_picks(state)[-1] * (environment.reward == 'chain')
   return (
       dict(zip((*items, *words), (*words[shift:], *words[:shift], *words))),
       dict(zip(words, environment.shelves)))
