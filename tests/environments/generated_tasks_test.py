@@ -1,4 +1,4 @@
-"""Tasks of the board games: solvable, distinct, the same on every machine."""
+"""Generated tasks: distinct, the same on every machine; boards are solvable."""
 
 import dataclasses
 import json
@@ -11,14 +11,17 @@ from environments.boards.plan_path import plan_path_dataset_builder
 from environments.boards.sokoban import sokoban_dataset_builder
 from environments.boards.sudoku import env as sudoku
 from environments.boards.sudoku import sudoku_dataset_builder
+from environments.depot import depot_dataset_builder
+from environments.writing.posts import posts_dataset_builder
 from tests.environments.boards import games
 
 BUILDERS = {
     'plan_path': plan_path_dataset_builder, 'sokoban': sokoban_dataset_builder,
-    'sudoku': sudoku_dataset_builder}
+    'sudoku': sudoku_dataset_builder, 'depot': depot_dataset_builder,
+    'posts': posts_dataset_builder}
 # Data set -> split -> number of tasks, hash. Stored results name the hashes of
 # complete splits. Change them only together with VERSION. A train split has
-# 10000 tasks; the rest takes a minute to make.
+# 10000 tasks; those of boards take a minute to make.
 HASHES = {
     'plan_path': {
         'test': (1000, 'b336bb62659de654'),
@@ -37,7 +40,15 @@ HASHES = {
         'test': (200, 'bf26f3b1cf0a52b8'),
         'validation': (100, '9b3d85655aa8df05'),
         'train': (100, '5ffebf6b3c9f6df4')},
+    'depot': {
+        'test': (1000, 'cc6ea474107761ba'),
+        'validation': (200, '2a92797303aaa9a0')},
+    'posts': {
+        'test': (1000, '914b7dfeef2952f1'),
+        'validation': (200, 'f39250e40af804fb'),
+        'train': (10_000, '6e2c25b431b9c0a7')},
 }
+BOARDS = [x for x in HASHES if x.partition('/')[0] in games.CASES]
 
 
 @pytest.fixture(scope='module', params=HASHES)
@@ -53,10 +64,13 @@ def splits(name):
 
 
 def test_splits_have_the_published_hashes(name, splits):
+  contents = set()
   for split, (size, expected) in HASHES[name].items():
     assert datasets.split_hash(splits[split]) == expected
     assert [task['task_id'] for task in splits[split]] == [
         f'{name}/{split}/{i}' for i in range(size)]
+    contents |= {json.dumps(x | {'task_id': ''}) for x in splits[split]}
+  assert len(contents) == sum(map(len, splits.values()))
 
 
 def test_rows_survive_the_disk(name, splits, tmp_path, monkeypatch):
@@ -67,6 +81,7 @@ def test_rows_survive_the_disk(name, splits, tmp_path, monkeypatch):
   assert json.loads(json.dumps(found)) == tasks
 
 
+@pytest.mark.parametrize('name', BOARDS, indirect=True)
 def test_tasks_can_be_solved_and_no_example_solves_one(name, splits):
   case = games.CASES[name.partition('/')[0]]
   if name == 'sudoku/9x9':
