@@ -108,10 +108,8 @@ SPECS = {
     'arxiv_a': _ARXIV_A,
     'arxiv_b': dataclasses.replace(
         _ARXIV_A, ratio=Window(0.8, 1.3, 1.6, 2.0)),
-    'posts': Spec(
-        first_tokens=(8, 40), second_tokens=(16, 100),
-        ratio=Window(1.1, 1.6, 3.2, 5.0), vocabulary=Window(1.3, 2.0),
-        jaccard_cap=0.4, transitions_in_both=False,
+    'posts': dataclasses.replace(
+        _TLDR, first_tokens=(8, 40), second_tokens=(16, 100), jaccard_cap=0.4,
         stop_words=transitions.STOP_WORDS | grammar.FUNCTION_WORDS),
 }
 
