@@ -15,7 +15,6 @@ import dataclasses
 import pathlib
 import pickle
 import re
-from typing import Any
 
 import pytest
 
@@ -31,20 +30,6 @@ from environments.writing import env as writing
 from tests.environments.programming import examples
 
 FOLDER = pathlib.Path(__file__).parent / 'transcripts'
-
-
-@dataclasses.dataclass(frozen=True)
-class Example:
-  """The task of a folder of transcripts; a file is named after its team.
-
-  Some fields of a task, such as a solution, must not be in any prompt.
-  """
-
-  module: Any
-  task: dict[str, Any]
-  options: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
 _POST = {
     'task_id': 'post 7', 'text': 'My cat ate the cake and my sister laughs.'}
 _PROBLEM = {
@@ -61,47 +46,45 @@ _CALL = dataclasses.asdict(examples.make(
     starter_code='class Solution:\n  def add(self, a, b):\n',
     reference='def add(a, b): return a + b'))
 _ONE_TURN = {'max_turns': 1, 'reward': 'outcome'}
+# Folder -> module, task and options; a file is named after its team. Some
+# fields of a task, such as a solution, must not be in any prompt.
 EXAMPLES = {
-    'plan_path': Example(plan_path, {
+    'plan_path': (plan_path, {
         'task_id': 'maze 7', 'start': [0, 0], 'goal': [0, 4],
         'shortest_path': 8,
-        'grid': ['..#.......', '..#.......', *['..........'] * 8]}),
-    'sokoban': Example(sokoban, {
+        'grid': ['..#.......', '..#.......', *['..........'] * 8]}, {}),
+    'sokoban': (sokoban, {
         'task_id': 'room 7', 'player': [1, 1], 'boxes': [[2, 2]],
         'goals': [[4, 2]], 'pushes': 2, 'moves': 3, 'grid': [
-            '######', '#....#', '#....#', '#..#.#', '#....#', '######']}),
-    'sudoku': Example(sudoku, {
+            '######', '#....#', '#....#', '#..#.#', '#....#', '######']}, {}),
+    'sudoku': (sudoku, {
         'task_id': 'grid', 'board': ['1.3.', '..12', '2.4.', '...1'],
         'solution': ['1234', '3412', '2143', '4321'], 'kind': 'kind 7'},
         {'size': 4}),
-    'sudoku_9x9': Example(sudoku, {
+    'sudoku_9x9': (sudoku, {
         'task_id': 'grid 9', 'board': [
             '53..7....', '6..195...', '.98....6.', '8...6...3', '4..8.3..1',
             '7...2...6', '.6....28.', '...419..5', '....8..79']}, {'size': 9}),
-    'maths': Example(maths, _PROBLEM, {'max_turns': 4}),
+    'maths': (maths, _PROBLEM, {'max_turns': 4}),
     **dict.fromkeys(
-        ('maths_wrong_agreement', 'maths_truncated'), Example(maths, _PROBLEM)),
-    'maths_request': Example(maths, _PROBLEM, {'request': True}),
-    'contests': Example(contests, _CONTEST, {'max_turns': 3}),
-    'contests_call': Example(contests, _CALL, {'max_turns': 3}),
-    'functions': Example(functions, _FUNCTION, {'reward': 'outcome'}),
-    'functions_four_turns': Example(
+        ('maths_wrong_agreement', 'maths_truncated'), (maths, _PROBLEM, {})),
+    'maths_request': (maths, _PROBLEM, {'request': True}),
+    'contests': (contests, _CONTEST, {'max_turns': 3}),
+    'contests_call': (contests, _CALL, {'max_turns': 3}),
+    'functions': (functions, _FUNCTION, {'reward': 'outcome'}),
+    'functions_four_turns': (
         functions, _FUNCTION, {'max_turns': 4, 'reward': 'outcome'}),
-    'functions_example': Example(
-        functions, _FUNCTION, _ONE_TURN | {'example': True}),
-    'depot': Example(depot, _ORDERS, {'num_orders': 2}),
-    'depot_boost': Example(
-        depot, _ORDERS,
-        {'max_turns': 3, 'reward': 'boost', 'num_orders': 3,
-         'prompt_limit': 2}),
-    'depot_at_once': Example(
+    'functions_example': (functions, _FUNCTION, _ONE_TURN | {'example': True}),
+    'depot': (depot, _ORDERS, {'num_orders': 2}),
+    'depot_boost': (depot, _ORDERS, {
+        'max_turns': 3, 'reward': 'boost', 'num_orders': 3, 'prompt_limit': 2}),
+    'depot_at_once': (
         depot, _ORDERS, {'max_turns': 1, 'reward': 'boost', 'num_orders': 3}),
-    'arxiv': Example(writing, _POST, _ONE_TURN | {'kind': 'arxiv_a'}),
-    'factbook': Example(writing, _POST, _ONE_TURN | {'kind': 'factbook'}),
-    **dict.fromkeys(('tldr', 'tldr_no_text'), Example(
-        writing, _POST, _ONE_TURN | {'kind': 'tldr'})),
-    'tldr_two_turns': Example(
-        writing, _POST, {'reward': 'outcome', 'kind': 'tldr'}),
+    'arxiv': (writing, _POST, _ONE_TURN | {'kind': 'arxiv_a'}),
+    'factbook': (writing, _POST, _ONE_TURN | {'kind': 'factbook'}),
+    **dict.fromkeys(
+        ('tldr', 'tldr_no_text'), (writing, _POST, _ONE_TURN | {'kind': 'tldr'})),
+    'tldr_two_turns': (writing, _POST, {'reward': 'outcome', 'kind': 'tldr'}),
 }
 NAMES = sorted(
     f'{path.parent.name}/{path.stem}' for path in FOLDER.glob('*/*.txt'))
@@ -110,15 +93,15 @@ NAMES = sorted(
 def play_again(sandbox, name):
   """Plays the replies of a transcript and returns the new transcript."""
   folder, team = name.split('/')
-  example = EXAMPLES[folder]
-  options = {'max_turns': 2, 'reward': 'mixed'} | example.options
-  environment = example.module.make_environment(
-      team=team, sandbox=sandbox, **options)
+  module, task, options = EXAMPLES[folder]
+  environment = module.make_environment(
+      team=team, sandbox=sandbox,
+      **{'max_turns': 2, 'reward': 'mixed'} | options)
   replies = iter(re.findall(
       rf'^--- (?:{"|".join(environment.roles)})\n(.*?)\n(?=---)',
       (FOLDER / f'{name}.txt').read_text(), re.MULTILINE | re.DOTALL))
   copy = pickle.loads(pickle.dumps(environment))
-  state, lines = environment.reset(example.task), []
+  state, lines = environment.reset(task), []
   for phase in environment.phases * environment.max_turns:
     actions = {}
     for role in phase:
