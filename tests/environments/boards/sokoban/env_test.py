@@ -61,14 +61,12 @@ def test_solver_agrees_with_a_plain_search(
     cells = rng.permutation(np.argwhere(~walls)).tolist()
     # Goals may lie under the player and under boxes.
     goals = rng.permutation(cells)[:num_boxes].tolist()
-    board = sokoban.Board(
-        tuple(''.join('#' if x else '.' for x in row) for row in walls),
-        tuple(cells[0]), *(
-            tuple(sorted(map(tuple, x))) for x in (
-                cells[1:1 + num_boxes], goals)))
+    task = {
+        'grid': [''.join('#' if x else '.' for x in row) for row in walls],
+        'player': cells[0], 'boxes': cells[1:1 + num_boxes], 'goals': goals}
     for walks_are_free in (False, True):
-      path = games.search(RULES, board, walks_are_free)
-      assert sokoban.min_cost(dataclasses.asdict(board), walks_are_free) == (
+      path = games.search(RULES, RULES.start(task), walks_are_free)
+      assert sokoban.min_cost(task, walks_are_free) == (
           None if path is None else len(path))
     num_solvable += path is not None
   assert 0 < num_solvable < num_rooms
