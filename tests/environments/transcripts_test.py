@@ -82,8 +82,8 @@ EXAMPLES = {
         depot, _ORDERS, {'max_turns': 1, 'reward': 'boost', 'num_orders': 3}),
     'arxiv': (writing, _POST, _ONE_TURN | {'kind': 'arxiv_a'}),
     'factbook': (writing, _POST, _ONE_TURN | {'kind': 'factbook'}),
-    **dict.fromkeys(
-        ('tldr', 'tldr_no_text'), (writing, _POST, _ONE_TURN | {'kind': 'tldr'})),
+    **dict.fromkeys(('tldr', 'tldr_no_text'), (
+        writing, _POST, _ONE_TURN | {'kind': 'tldr'})),
     'tldr_two_turns': (writing, _POST, {'reward': 'outcome', 'kind': 'tldr'}),
 }
 NAMES = sorted(
