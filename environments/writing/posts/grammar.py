@@ -18,7 +18,6 @@ from collections.abc import Sequence
 import functools
 import itertools
 import re
-from typing import NamedTuple
 
 import numpy as np
 
@@ -163,14 +162,8 @@ FUNCTION_WORDS = frozenset(
     for word in re.findall(r'\w+', text.replace('{fact}', '')))
 
 
-class Fact(NamedTuple):
-  word: str
-  kind: str
-
-
-_FACTS = {
-    word: Fact(word, kind) for kind, words in WORDS.items() for word in words}
-ALL_WORDS = tuple(_FACTS)
+_KINDS = {word: kind for kind, words in WORDS.items() for word in words}
+ALL_WORDS = tuple(_KINDS)
 
 
 def random_post(rng: np.random.Generator) -> str:
@@ -187,20 +180,19 @@ def random_post(rng: np.random.Generator) -> str:
       r'\{(\w+)\}', lambda match: next(unused[match[1]]), ' '.join(templates))
 
 
-def find_facts(text: str) -> tuple[Fact, ...]:
-  return tuple(
-      _FACTS[word] for word in re.findall(r'\w+', text) if word in _FACTS)
+def find_facts(text: str) -> tuple[str, ...]:
+  return tuple(word for word in re.findall(r'\w+', text) if word in _KINDS)
 
 
 def write(
-    rng: np.random.Generator, facts: Sequence[Fact],
+    rng: np.random.Generator, facts: Sequence[str],
     transitions: Sequence[str]) -> str:
   """Draws a text with these facts and transitions, '' for none."""
   sentences = []
   for fact, transition in zip(facts, transitions):
     sentence = re.sub(
         r'\(([^)]*)\)', lambda match: _choose(rng, match[1].split('|')),
-        _choose(rng, _SENTENCES[fact.kind])).format(fact=fact.word)
+        _choose(rng, _SENTENCES[_KINDS[fact]])).format(fact=fact)
     start = f'{transition}, ' if transition else ''
     sentences.append(f'{start}{sentence}.')
   return ' '.join(sentences)
@@ -232,10 +224,10 @@ def is_readable(text: str, source: str) -> bool:
 
 
 @functools.cache
-def _sentence_about(fact: Fact) -> re.Pattern[str]:
+def _sentence_about(fact: str) -> re.Pattern[str]:
   return re.compile('(?:(?:{}), )?(?:{})[.]'.format(
-      '|'.join(_ALL_TRANSITIONS), '|'.join(
-          frame.format(fact=fact.word) for frame in _SENTENCES[fact.kind])))
+      '|'.join(_ALL_TRANSITIONS),
+      '|'.join(_SENTENCES[_KINDS[fact]]).format(fact=fact)))
 
 
 def _choose(rng: np.random.Generator, choices: Sequence[str]) -> str:
