@@ -74,19 +74,15 @@ def test_best_return_is_one(team, at_once, reward):
     assert local == pytest.approx(num_scouts * (reward != 'outcome'))
 
 
-def test_in_a_chain_the_next_answers_depend_on_the_last_pick():
+@pytest.mark.parametrize('picks, last', [
+    ((), 0), (('?',), 0), (('s3',), 2), (('s3', '?'), 2), (('s3', 's1'), 0)])
+def test_an_invalid_pick_does_not_change_the_answers_of_a_chain(picks, last):
   environment = make(reward='chain')
-  state = environment.reset(TASK)
-  prompts, words = set(), set()
-  for pick in (*environment.answers('picker'), depot.UNKNOWN):
-    after = environment.step(
-        environment.step(state, {'scout': 'w1'}).state, {'picker': pick}).state
-    prompts.add(environment.observe(after, 'scout')[0]['content'])
-    words |= {
-        word for word in environment.answers('scout')
-        if environment.step(after, {'scout': word}).local_rewards['scout']}
-  # Without a valid pick the shelf is still s1.
-  assert len(prompts) == len(words) == 8
+  state = dataclasses.replace(environment.reset(TASK), picks=picks)
+  assert environment.last_picks(state)[-1] == last
+  item = (state.orders[len(picks)] + last) % 8
+  step = environment.step(state, {'scout': environment.words[item]})
+  assert step.local_rewards['scout'] > 0
 
 
 @pytest.mark.parametrize('turn, points', [
@@ -120,20 +116,12 @@ def test_untrained_return_of_a_pair(p_right, expected):
   assert total == pytest.approx(expected, abs=5e-4)
 
 
-def test_scout_and_picker_with_different_codes_are_at_chance():
-  """In `outcome` each code is as good as another, but they must agree."""
-  returns = []
-  for code in range(300):
-    sides = [make(reward='outcome', code=code + i) for i in range(2)]
-
-    def act(environment, role, prompt, sides=sides):
-      del environment
-      return best(sides[role == 'picker'], role, prompt)
-
-    first, second = (play(side, act)[0] for side in sides)
-    assert first == second  # The code does not change rewards.
-    returns.append(first)
-  assert np.mean(returns) == pytest.approx(1 / 8, abs=0.03)
+def test_codes_are_different_permutations_of_the_words():
+  environments = [make(code=code) for code in range(300)]
+  assert len({environment.shelves for environment in environments}) == 1
+  words = np.array([environment.words for environment in environments])
+  # A scout and a picker that learned different codes are at chance.
+  assert (words[1:] == words[:-1]).mean() == pytest.approx(1 / 8, abs=0.03)
 
 
 @pytest.mark.parametrize('at_once', [False, True])
