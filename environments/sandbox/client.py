@@ -7,8 +7,9 @@ killed its supervisor, and its status is ERROR. Every other failure is
 INFRASTRUCTURE.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
+import contextlib
 import dataclasses
 import io
 import math
@@ -68,6 +69,8 @@ class Sandbox:
   address: str
   limits: protocol.Limits = protocol.Limits()
   reply_seconds: float = 3600.0
+  # Seconds before each further attempt, if the sandbox fails.
+  _pauses = (0.0,)
 
   def __post_init__(self):
     for name, value, low in zip(self.limits._fields, self.limits, _MIN_LIMITS):
@@ -131,13 +134,9 @@ class Sandbox:
       packed.append(protocol.Request(source, '', function, text, self.limits))
     return _side_by_side(self._execute, packed)
 
-  def _pauses(self) -> Sequence[float]:
-    """Seconds before each further attempt, if the sandbox fails."""
-    return (0.0,)
-
   def _execute(self, request: protocol.Request) -> ProgramResult:
     failures = []
-    for pause in (0.0, *self._pauses()):
+    for pause in (0.0, *self._pauses):
       time.sleep(pause)
       try:
         result, value = self._request(request)
@@ -180,16 +179,13 @@ class Sandbox:
     except OSError:
       return False
 
-  def _connect(self, socket_name: str) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
-    try:
+  @contextlib.contextmanager
+  def _connect(self, socket_name: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as connection:
       connection.settimeout(self.limits.wall_seconds + self.reply_seconds)
       connection.connect(
           os.path.join(os.path.dirname(self.address), socket_name))
-    except BaseException:
-      connection.close()
-      raise
-    return connection
+      yield connection
 
   def _request(
       self, request: protocol.Request) -> tuple[ProgramResult, bytes]:
@@ -206,8 +202,8 @@ class Sandbox:
         connection.shutdown(socket.SHUT_WR)
         with connection.makefile('rb') as stream:
           reply = stream.read()
-      except ConnectionError as error:
-        raise _KilledSupervisorError(server_start) from error
+      except ConnectionError:
+        reply = b''
     if not reply:
       raise _KilledSupervisorError(server_start)
     stream = io.BytesIO(reply)
@@ -240,7 +236,5 @@ def join_lines(stderr: str, reason: str) -> str:
 
 def _side_by_side(function: Callable[[Any], Any], jobs: Sequence) -> list:
   """Maps `function` over jobs in threads, keeping the order."""
-  if not jobs:
-    return []
-  with futures.ThreadPoolExecutor(min(len(jobs), _MAX_THREADS)) as pool:
+  with futures.ThreadPoolExecutor(_MAX_THREADS) as pool:
     return list(pool.map(function, jobs))

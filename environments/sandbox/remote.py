@@ -9,7 +9,6 @@ random marks. A program can find the marks and print another value, but it never
 learns the expected one.
 """
 
-from collections.abc import Sequence
 import dataclasses
 import http.client
 import json
@@ -25,7 +24,6 @@ from environments.sandbox import launcher
 from environments.sandbox import literals
 from environments.sandbox import protocol
 
-_PAUSES = (0.5, 2.0)  # Seconds before the second and the third attempt.
 _TRIAL_SECONDS = 10.0  # Timeout of the trial program's reply.
 _RESTART_SECONDS = 60.0
 _RESTART_PAUSE = 1.0
@@ -49,9 +47,7 @@ class RemoteSandbox(client.Sandbox):
   """A `Sandbox` whose address is the URL of a SandboxFusion service."""
 
   reply_seconds: float = 120.0
-
-  def _pauses(self) -> Sequence[float]:
-    return _PAUSES
+  _pauses = (0.5, 2.0)
 
   def _request(
       self, request: protocol.Request) -> tuple[client.ProgramResult, bytes]:

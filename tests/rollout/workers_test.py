@@ -187,7 +187,7 @@ def test_an_environment_without_a_sandbox_may_fail(play):
 
 def test_step_is_repeated_after_an_outage_of_the_service(
     workers, tmp_path, monkeypatch):
-  monkeypatch.setattr(remote, '_PAUSES', ())
+  monkeypatch.setattr(remote.RemoteSandbox, '_pauses', ())
   monkeypatch.setattr(remote, '_RESTART_SECONDS', 0.2)
   monkeypatch.setattr(remote, '_RESTART_PAUSE', 0.1)
   monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)

@@ -20,7 +20,7 @@ def service(unsafe):
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch):
-  monkeypatch.setattr(remote, '_PAUSES', (0.0, 0.0))
+  monkeypatch.setattr(sandbox.RemoteSandbox, '_pauses', (0.0, 0.0))
   monkeypatch.setattr(remote, '_RESTART_PAUSE', 0.0)
   monkeypatch.setattr(remote, '_RESTART_SECONDS', 0.3)
 
