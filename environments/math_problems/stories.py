@@ -14,11 +14,12 @@ model to memorise solutions in its warm start.
 
 from collections.abc import Sequence
 import dataclasses
+import itertools
+from typing import Any
 
 import numpy as np
 
 MAX_VALUE = 9999
-OPERATORS = '+', '-', '*', '//'
 
 _NAMES = tuple("""Anna Ben Carl Dora Emil Fay Gus Hana Ivan Jane Kurt Lena Max
     Nina Otto Pia Ralf Sara Tom Uma Vera Walt Zoe Adam""".split())
@@ -36,15 +37,17 @@ _EVENTS = {
     '//': ('{name} keeps one of {n} equal parts.',
            'They are divided by {n}.', '{name} shares them among {n} equally.'),
 }
+OPERATORS = tuple(_EVENTS)
 # (operator, whether the second person comes first) -> questions.
 _QUESTIONS = {
+    ('', False): ('How many {things} does {first} have?',
+                  'How many are there?'),
     ('+', False): ('How many do both have together?', 'What is the sum?'),
     ('-', False): ('How many more does {first} have?',
                    'By how much does {first} have more?'),
     ('-', True): ('How many fewer does {first} have?',
                   'By how much does {first} have less?'),
 }
-_ALONE = ('How many {things} does {first} have?', 'How many are there?')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +97,12 @@ def random_story(rng: np.random.Generator) -> tuple[str, Solution]:
   while True:
     names = [str(name) for name in rng.choice(_NAMES, 2, replace=False)]
     things = _choose(rng, _THINGS)
-    sizes = [(3,), (4,), (1, 2), (2, 1), (2, 2)][rng.integers(5)]
+    sizes = _choose(rng, ((3,), (4,), (1, 2), (2, 1), (2, 2)))
     chains = tuple(_random_chain(rng, size) for size in sizes)
-    question = [('+', False), ('-', False), ('-', True)][rng.integers(3)]
+    alone, *questions = _QUESTIONS
+    question = _choose(rng, questions)
     if len(chains) == 1:
-      question = '', False
+      question = alone
     solution = Solution(chains, *question)
     if 0 < solution.value <= MAX_VALUE:
       break
@@ -108,9 +112,8 @@ def random_story(rng: np.random.Generator) -> tuple[str, Solution]:
     sentences += [
         _choose(rng, _EVENTS[operator]).format(name=name, n=number)
         for operator, number in zip(chain.operators, chain.numbers)]
-  questions = _QUESTIONS[question] if question[0] else _ALONE
-  sentences.append(
-      _choose(rng, questions).format(first=names[0], things=things))
+  sentences.append(_choose(rng, _QUESTIONS[question]).format(
+      first=names[0], things=things))
   return ' '.join(sentences), solution
 
 
@@ -136,17 +139,11 @@ def _random_chain(rng: np.random.Generator, num_events: int) -> Chain:
   value = start = int(rng.integers(2, 100))
   operators, numbers = [], []
   for _ in range(num_events):
-    possible = ['+']
-    if value > 2:
-      possible.append('-')
-    if value * 2 <= 999:
-      possible.append('*')
     divisors = [n for n in range(2, 10) if not value % n]
-    if divisors:
-      possible.append('//')
-    operator = _choose(rng, possible)
+    is_possible = True, value > 2, value * 2 <= 999, bool(divisors)
+    operator = _choose(rng, [*itertools.compress(OPERATORS, is_possible)])
     if operator == '//':
-      number = divisors[rng.integers(len(divisors))]
+      number = _choose(rng, divisors)
       value //= number
     elif operator == '*':
       number = int(rng.integers(2, min(9, 999 // value) + 1))
@@ -164,5 +161,5 @@ def _other(rng: np.random.Generator, operator: str) -> str:
   return _choose(rng, [x for x in OPERATORS if x != operator])
 
 
-def _choose(rng: np.random.Generator, choices: Sequence[str]) -> str:
+def _choose(rng: np.random.Generator, choices: Sequence) -> Any:
   return choices[rng.integers(len(choices))]
