@@ -185,13 +185,14 @@ class Mathematics(env_api.Sequential):
     if self.request and answer == _EXAMPLE:
       answer = None
     verdict = _grade(answer, state.gold)
-    is_correct = verdict is grader.Verdict.EQUAL
-    terms = {'boxed': float(answer is not None), 'right': float(is_correct)}
+    terms = {
+        'boxed': float(answer is not None),
+        'right': float(verdict is grader.Verdict.EQUAL)}
     outcome = (
         env_api.Outcome.PARSE_ERROR if answer is None else env_api.Outcome.OK)
     return self._end_step(
         state, Attempt(role, answer, text=text_lib.reply(action)), terms,
-        _VERDICT_OUTCOMES.get(verdict, outcome), is_correct)
+        _VERDICT_OUTCOMES.get(verdict, outcome))
 
   def show(self, state: State) -> dict[str, str]:
     shown = {'problem': state.problem, 'gold answer': state.gold}
@@ -230,18 +231,16 @@ class Mathematics(env_api.Sequential):
       outcome = _VERDICT_OUTCOMES.get(verdict, outcome)
     else:
       error = result.stderr.strip().rsplit('\n', 1)[-1] or result.status.value
-    attempt = Attempt(
-        'tool', answer, text=program, output=result.stdout, error=error)
     return self._end_step(
-        state, attempt, terms, outcome, bool(terms['output_right']),
-        program_runs=1)
+        state, Attempt('tool', answer, program, result.stdout, error), terms,
+        outcome, program_runs=1)
 
   def _end_step(
       self, state: State, attempt: Attempt, terms: dict[str, float],
-      outcome: env_api.Outcome, is_correct: bool = False,
-      program_runs: int = 0) -> env_api.Step:
+      outcome: env_api.Outcome, program_runs: int = 0) -> env_api.Step:
     """Computes the rewards; the last role also ends the turn."""
     role = attempt.role
+    is_correct = bool(terms['output_right' if role == 'tool' else 'right'])
     reward, qualities = env_api.pay_change(state.qualities, role, sum(
         weight * terms[name] for name, weight in self.weights[role].items()))
     turn, done, agreed = state.turn, False, False
