@@ -114,20 +114,17 @@ def _same(gold: Any, answer: Any) -> bool:
     return _same_relation(gold, answer)
   if any(isinstance(x, sympy.Eq) for x in pair):
     return False  # math-verify would compare the right side.
-  if isinstance(gold, sympy.Set) and isinstance(answer, _RELATIONS):
-    return _same(gold, _solutions(answer))
-  if isinstance(answer, sympy.Set) and isinstance(gold, _RELATIONS):
-    return _same(_solutions(gold), answer)
-  if _are(pair, sympy.And):
+  if any(isinstance(x, sympy.Set) for x in pair) and any(
+      isinstance(x, _RELATIONS) for x in pair):
+    return _same(*(
+        _solutions(x) if isinstance(x, _RELATIONS) else x for x in pair))
+  if _are(pair, sympy.And) or _are(pair, sympy.FiniteSet):
     return len(gold.args) == len(answer.args) and all(
         any(_same(x, y) for y in answer.args) for x in gold.args)
   if _are(pair, sympy.Interval):
     return (gold.left_open, gold.right_open) == (
         answer.left_open, answer.right_open) and all(
             map(_same, (gold.start, gold.end), (answer.start, answer.end)))
-  if _are(pair, sympy.FiniteSet):
-    return len(gold) == len(answer) and all(
-        any(_same(x, y) for y in answer) for x in gold)
   if _are(pair, sympy.Set) and any(
       isinstance(x, sympy.FiniteSet) for x in pair):
     return False  # math-verify takes {2, 3} for the interval (2, 3).
