@@ -13,6 +13,7 @@ A grader that dies or hangs is replaced, and the pair is graded again. After a
 second failure the verdict is FAILED, which says nothing about the answer.
 """
 
+import contextlib
 import enum
 import functools
 import gc
@@ -94,11 +95,10 @@ def _grade(answer: str, gold: str) -> Verdict:
     for _ in range(2):
       verdict = Verdict.FAILED
       try:
-        if _grader is None or _grader.owner != os.getpid():
-          _grader = _Grader()
-        verdict = _grader.ask(request)
-      except (OSError, ValueError):
-        pass
+        with contextlib.suppress(OSError, ValueError):
+          if _grader is None or _grader.owner != os.getpid():
+            _grader = _Grader()
+          verdict = _grader.ask(request)
       finally:  # After an interrupt, the next request must not read this reply.
         if verdict is Verdict.FAILED and _grader is not None:
           _grader.close()
@@ -143,10 +143,8 @@ class _Grader:
 
   def close(self) -> None:
     """Kills the process and its fork."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
       os.killpg(self.process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-      pass
     self.process.wait()
     self._lines.close()
     self._connection.close()
