@@ -4,7 +4,6 @@ from concurrent import futures
 import contextlib
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -17,7 +16,8 @@ CANARY = 'canary-1f9c'
 LIMITS = sandbox.Limits(
     cpu_seconds=1.0, wall_seconds=4.0, memory_bytes=128 << 20,
     output_bytes=10_000)
-ORDINARY = 54321  # Id of a user without privileges or a name.
+# Starts a process as a user without privileges or a name.
+_ORDINARY = {'user': 54321, 'group': 54321, 'extra_groups': [], 'cwd': '/'}
 
 
 def _works(level):
@@ -52,27 +52,18 @@ def descendants(pid):
 
 
 def other_python():
-  """An interpreter that ORDINARY may run; None if there is none."""
-  program = (
-      'import os, sys; print(sys.version_info >= (3, 11) '
-      'and os.access(os.path.realpath(sys.executable), os.X_OK))')
+  """An interpreter that an ordinary user may run; None if there is none."""
+  program = 'import sys; sys.exit(sys.version_info < (3, 11))'
   for python in (sys.executable, '/usr/bin/python3', '/usr/local/bin/python3'):
-    if shutil.which('setpriv') and b'True' in subprocess.run(
-        _as_ordinary([python, '-c', program]), cwd='/',
-        capture_output=True).stdout:
-      return python
+    with contextlib.suppress(OSError):
+      if not subprocess.run([python, '-c', program], **_ORDINARY).returncode:
+        return python
   return None
-
-
-def _as_ordinary(command):
-  return [
-      'setpriv', f'--reuid={ORDINARY}', f'--regid={ORDINARY}',
-      '--clear-groups', '--inh-caps=-all', '--bounding-set=-all', *command]
 
 
 @contextlib.contextmanager
 def ordinary_server(python, level):
-  """The address of a server that ORDINARY runs."""
+  """The address of a server that an ordinary user runs."""
   program = textwrap.dedent(f'''
       import sys
       sys.path.insert(0, {str(ROOT)!r})
@@ -82,9 +73,9 @@ def ordinary_server(python, level):
         sys.stdin.read()
       ''')
   with subprocess.Popen(
-      _as_ordinary([python, '-c', program]), cwd='/', stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE, text=True,
-      env={'HF_TOKEN': CANARY, 'PATH': os.environ['PATH']}) as process:
+      [python, '-c', program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+      text=True, env={'HF_TOKEN': CANARY, 'PATH': os.environ['PATH']},
+      **_ORDINARY) as process:
     address, found = process.stdout.readline().split()
     assert found == level
     yield address
