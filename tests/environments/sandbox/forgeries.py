@@ -35,14 +35,10 @@ FORGERIES = {
     'equal int': _equal(base='int'),
     'equal in a list': _equal('[Equal()]'),
     'equal key': _equal('{Equal(): 1}', base='int'),
-    'class lies about its name': _equal(base='int') + '''
-Equal.__name__ = 'int'
-Equal.__module__ = 'builtins'
-''',
-    'patched types': _equal(base='int') + '''
-import builtins
-builtins.type = lambda x: int
-''',
+    'class lies about its name': _equal(base='int') + (
+        'Equal.__name__, Equal.__module__ = "int", "builtins"'),
+    'patched types': _equal(base='int') + (
+        'import builtins\nbuiltins.type = lambda x: int'),
     'patched builtins': '''
 import builtins
 builtins.AssertionError = type('Never', (Exception,), {})
@@ -70,23 +66,17 @@ class Meta(type):
     return int.__eq__ if name == '__eq__' else type.__getattribute__(self, name)
 class Lie(Equal, metaclass=Meta): pass
 ''',
-    'equal array': '''
-import numpy
-class Equal(numpy.ndarray):
-  def __eq__(self, other): return True
-  def __bool__(self): return True
-def add(x, y): return numpy.zeros(2).view(Equal)
-''',
+    'equal array': 'import numpy' + _equal(
+        'numpy.zeros(2).view(Equal)', base='numpy.ndarray') + (
+            'Equal.__bool__ = lambda self: True'),
     # numpy.array([Equal()]) would collect the items of an endless sequence.
     'array of equal objects': 'import numpy' + _equal('array') + '''
 array = numpy.empty(1, dtype=object)
 array[0] = Equal()
 ''',
     'empty array': 'import numpy\ndef add(x, y): return numpy.zeros((0, 2))',
-    'signalling NaN': '''
-import decimal
-def add(x, y): return decimal.Decimal('sNaN')
-''',
+    'signalling NaN': (
+        'import decimal\ndef add(x, y): return decimal.Decimal("sNaN")'),
     'function that returns equal objects': _equal('lambda *args: Equal()'),
     'arguments that become what is returned': '''
 def add(x, y):
@@ -121,11 +111,9 @@ def add(x, y):
 ''',
     'sys.exit': 'import sys\nsys.exit(0)\n',
     'os._exit': 'import os\nos._exit(0)\n',
-    'os._exit at exit': '''
-import atexit, os
-atexit.register(lambda: os._exit(0))
-def add(x, y): return 0
-''',
+    'os._exit at exit': (
+        'import atexit, os\natexit.register(lambda: os._exit(0))\n'
+        'def add(x, y): return 0'),
     'a pass on every stream': '''
 import sys
 def add(x, y):
@@ -149,16 +137,9 @@ def add(x, y):
   os.write(3, b'[1]')
   return [1]
 ''',
-    'raises a pass': '''
-class Passed(BaseException): pass
-def add(x, y): raise Passed
-''',
-    'forks': '''
-import os
-def add(x, y):
-  if os.fork(): return 0
-  return 1
-''',
+    'raises a pass': (
+        'class Passed(BaseException): pass\ndef add(x, y): raise Passed'),
+    'forks': 'import os\ndef add(x, y): return int(not os.fork())',
     'everything': 'def add(x, y): return list(range(1000))',
     'no function': 'x = 3\n',
 }

@@ -22,15 +22,11 @@ from tests.environments.sandbox import servers
 from tests.environments.sandbox.servers import descendants
 
 
-def run(server, text, stdin='', **limits):
-  return servers.run(server.address, text, stdin, **limits)
-
-
 @pytest.mark.parametrize('detach', ['pass', 'os.setsid()', 'os.setpgid(0, 0)'])
 @pytest.mark.parametrize('end, status', [
     ('pass', Status.OK), ('while True: pass', Status.TIMEOUT)])
 def test_no_process_is_left_behind(unsafe, detach, end, status):
-  result = run(unsafe, f'''
+  result = servers.run(unsafe.address, f'''
       import os, time
       reader, writer = os.pipe()
       if os.fork() == 0:
@@ -48,10 +44,10 @@ def test_no_process_is_left_behind(unsafe, detach, end, status):
 def test_no_text_of_another_program_is_in_memory(unsafe):
   words = ['told-to-the-earlier', 'told-to-nobody-else', 'told-to-the-present']
   for _ in range(4):  # Both slots have seen it.
-    run(unsafe, f'print("{words[0]}")', words[0] * 100)
+    servers.run(unsafe.address, f'print("{words[0]}")', words[0] * 100)
   # The program gets the words backwards, so that it does not find its source; a
   # search always finds the copy that it searches for.
-  result = run(unsafe, f'''
+  result = servers.run(unsafe.address, f'''
       words = {[word[::-1] for word in words]}
       words = [word[::-1].encode() for word in words]
       found = [0, 0, 0]
@@ -73,7 +69,8 @@ def test_no_text_of_another_program_is_in_memory(unsafe):
 
 def test_root_has_no_capabilities_inside(unsafe):
   # At this level, programs may read it.
-  status = run(unsafe, 'print(open("/proc/self/status").read())').stdout
+  status = servers.run(
+      unsafe.address, 'print(open("/proc/self/status").read())').stdout
   assert f'CapPrm:\t{"0" * 16}\nCapEff:\t{"0" * 16}\n' in status
   assert 'NoNewPrivs:\t1\n' in status
 
@@ -125,14 +122,14 @@ def test_server_ends_with_its_parent(level):
     # two reads it may become the server.
     'while (parent := os.getppid()) != SERVER: os.kill(parent, 9)'])
 def test_program_that_ends_its_supervisor_has_failed(unsafe, attack):
-  result = run(unsafe, f'''
+  result = servers.run(unsafe.address, f'''
       import os, time
       SERVER = {unsafe.pid}
       {attack}
       time.sleep(1)''', wall_seconds=60.0)
   assert result.status is Status.ERROR, result
   assert 'ended or stopped the process that watched it' in result.stderr
-  assert run(unsafe, 'print(1)').stdout == '1\n'
+  assert servers.run(unsafe.address, 'print(1)').stdout == '1\n'
 
 
 def test_supervisor_survives_clients_that_disconnect(unsafe):
@@ -149,7 +146,7 @@ def test_supervisor_survives_clients_that_disconnect(unsafe):
       report = protocol.unpack_report(stream.read())
   assert report.status is Status.INFRASTRUCTURE
   assert 'RuntimeError: a process died' in report.reason
-  assert run(unsafe, 'print(1)').stdout == '1\n'
+  assert servers.run(unsafe.address, 'print(1)').stdout == '1\n'
 
 
 def test_server_whose_folder_was_removed_can_be_restarted():
@@ -163,7 +160,7 @@ def test_server_whose_folder_was_removed_can_be_restarted():
 
 def test_unsafe_server_is_left_as_it_was(unsafe):
   # Runs after the tests above.
-  assert run(unsafe, 'print(1)').stdout == '1\n'
+  assert servers.run(unsafe.address, 'print(1)').stdout == '1\n'
   assert set(os.listdir(os.path.dirname(unsafe.address))) == {
       *protocol.SOCKETS, protocol.WORK_DIRECTORY}
   # 0, 1, 2 and the sockets.
