@@ -133,27 +133,24 @@ def _same_lists(answer: str, gold: str) -> bool:
     return bool(golds) and _same_items(answers, golds)
   if any(numbers) or 1 not in (len(answers), len(golds)):
     return False
-  single, others = (
-      (answers[0], golds) if len(answers) == 1 else (golds[0], answers))
+  order = 1 if len(answers) == 1 else -1  # Of pairs that begin with `single`.
+  (single,), others = (answers, golds)[::order]
+  _, other_text = (answer, gold)[::order]
   name, values = _definition(single)
   names = [_definition(x)[0] for x in others]
   if name and {*names} <= {'', name}:
     if re.search(_MEMBER, single) and (
         notation.brackets(values[-1])[0] in ('(', '[')):
       return False  # An interval is no list.
-    single, = values[-1:]
-    return _same_lists(single, gold) if len(answers) == 1 else (
-        _same_lists(answer, single))
-  brackets = notation.brackets(single)
-  if brackets != ('(', ')'):
+    return _same_lists(*(values[-1], other_text)[::order])
+  if notation.brackets(single) != ('(', ')'):
     # A set in another form.
     listed = ', '.join(_definition(x)[1][-1] for x in others)
-    texts = single, rf'\{{{listed}\}}'
     return len({*names} - {''}) < 2 and formulas.same_formula(
-        *texts if len(answers) == 1 else texts[::-1])
+        *(single, rf'\{{{listed}\}}')[::order])
   # A tuple without its brackets; a set has no order.
   members = notation.split(single[1:-1], '[,;]')
-  is_set = notation.brackets(gold if len(answers) == 1 else answer)[0] == '\\{'
+  is_set = notation.brackets(other_text)[0] == r'\{'
   if is_set or len(members) != len(others) or any(
       x and names.count(x) > 1 for x in names):
     return False
