@@ -161,24 +161,20 @@ _NUMBER = re.compile(
     rf'|(?P<decimal>{_DIGITS}(?:\.\d*)?|\.\d+)'
     r'(?:[eE](?P<power>[-+]?\d{1,3}))?)'
     rf'\s*(?:{_SCALE})?\s*(?P<percent>%?)(?P<unit>.*)', re.DOTALL)
-_UNITS = {
-    name: names.split()[0] for names in (
-        'degree degrees deg', 'celsius C', 'fahrenheit F',
-        '$ dollar dollars usd', 'cent cents \N{CENT SIGN}',
-        'm meter meters metre metres', 'cm centimeter centimeters',
-        'mm millimeter millimeters', 'km kilometer kilometers',
-        'ft foot feet', 'in inch inches', 'mile miles', 'yard yards yd',
-        's sec secs second seconds', 'min minute minutes mins',
-        'h hour hours hr hrs', 'day days', 'week weeks', 'month months',
-        'year years yr yrs', 'kg kilogram kilograms', 'g gram grams', 'mg',
-        'lb pound pounds lbs \N{POUND SIGN}', 'oz ounce ounces', 'ton tons',
-        'ml', 'cup cups', 'pint pints', 'quart quarts', 'gallon gallons',
-        'euro euros \N{EURO SIGN}',
-        'liter liters litre litres l L',
-        'km/h kmph kph', 'mile/h mph', 'unit units', 'radian radians rad',
-        'person persons people', 'child children', 'man men', 'woman women',
-        'path paths', 'way ways', 'fish', 'sheep')
-    for name in names.split()}
+# Names of a unit, the canonical one first.
+_UNITS = {name: names.split()[0] for names in '''
+    degree degrees deg, celsius C, fahrenheit F, $ dollar dollars usd,
+    cent cents \N{CENT SIGN}, euro euros \N{EURO SIGN},
+    m meter meters metre metres, cm centimeter centimeters,
+    mm millimeter millimeters, km kilometer kilometers, ft foot feet,
+    in inch inches, mile miles, yard yards yd, s sec secs second seconds,
+    min minute minutes mins, h hour hours hr hrs, day days, week weeks,
+    month months, year years yr yrs, kg kilogram kilograms, g gram grams, mg,
+    lb pound pounds lbs \N{POUND SIGN}, oz ounce ounces, ton tons, ml, cup cups,
+    pint pints, quart quarts, gallon gallons, liter liters litre litres l L,
+    km/h kmph kph, mile/h mph, unit units, radian radians rad,
+    person persons people, child children, man men, woman women, path paths,
+    way ways, fish, sheep'''.split(',') for name in names.split()}
 _UNIT = re.compile(
     r'(?:\\text\s*\{(?P<text>[^{}]*)\}'
     rf'|(?P<word>/?[a-zA-Z][a-zA-Z/ .]*|\\?\$|[{_CURRENCIES}]))'
