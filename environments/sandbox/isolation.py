@@ -83,18 +83,22 @@ class Isolation:
     processes.set_option(processes.PR_SET_CHILD_SUBREAPER, 0)
     processes.set_option(processes.PR_SET_NO_NEW_PRIVS, 1)
     os.chdir(self._work_directory)
-    # The supervisor ends the program sooner, unless it is killed or stopped.
-    _set_limit(resource.RLIMIT_CPU, math.ceil(limits.cpu_seconds) + 1)
-    _set_limit(
-        resource.RLIMIT_AS,
-        self._interpreter_bytes + limits.memory_bytes + _STACKS_BYTES)
-    # One byte more shows that the output was longer.
-    _set_limit(resource.RLIMIT_FSIZE, int(limits.output_bytes) + 1)
-    _set_limit(resource.RLIMIT_NOFILE, _MAX_OPEN_FILES)
-    _set_limit(resource.RLIMIT_NPROC, self._max_tasks())
-    _set_limit(resource.RLIMIT_SIGPENDING, _MAX_PENDING_SIGNALS)
-    # 1, not 0: the kernel starts a core-dump program even at 0.
-    _set_limit(resource.RLIMIT_CORE, 1)
+    for kind, value in (
+        # The supervisor ends the program sooner, unless killed or stopped.
+        (resource.RLIMIT_CPU, math.ceil(limits.cpu_seconds) + 1),
+        (resource.RLIMIT_AS,
+         self._interpreter_bytes + limits.memory_bytes + _STACKS_BYTES),
+        # One byte more shows that the output was longer.
+        (resource.RLIMIT_FSIZE, int(limits.output_bytes) + 1),
+        (resource.RLIMIT_NOFILE, _MAX_OPEN_FILES),
+        (resource.RLIMIT_NPROC, self._max_tasks()),
+        (resource.RLIMIT_SIGPENDING, _MAX_PENDING_SIGNALS),
+        # 1, not 0: the kernel starts a core-dump program even at 0.
+        (resource.RLIMIT_CORE, 1)):
+      present = resource.getrlimit(kind)[1]  # A lower limit stays.
+      if present != resource.RLIM_INFINITY:
+        value = min(value, present)
+      resource.setrlimit(kind, (value, value))
     processes.drop_capabilities()
     if self._ruleset is not None:
       _landlock(_RESTRICT_SELF, self._ruleset, 0)
@@ -115,14 +119,6 @@ class Isolation:
     num_tasks = os.read(fd, 100).split()[3].partition(b'/')[2]
     os.close(fd)
     return int(num_tasks) + MAX_THREADS
-
-
-def _set_limit(kind: int, value: int) -> None:
-  """Lowers a limit for good; a lower limit stays."""
-  _, present = resource.getrlimit(kind)
-  if present != resource.RLIM_INFINITY:
-    value = min(value, present)
-  resource.setrlimit(kind, (value, value))
 
 
 def landlock_version() -> int:
