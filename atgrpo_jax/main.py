@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import gc
 import os
 import pathlib
@@ -105,20 +106,13 @@ def main(argv: list[str]) -> int:
       from atgrpo_jax import config as config_lib
     config_lib.check(_CONFIG.value)
     return 0
-  if mode == 'report':
-    with loading:
-      from atgrpo_jax.viewer import report as report_lib
-    workdir = files.as_path(_WORKDIR.value)
-    with (files.disk_errors_as_user_errors(workdir),
-          progress.activity(lambda: 'writing the report …')):
-      print(f'written to {report_lib.write(workdir)}')
-    return 0
-  if mode == 'compare':
+  if mode in ('report', 'compare'):
     with loading:
       from atgrpo_jax.viewer import compare
+      from atgrpo_jax.viewer import report
     workdir = files.as_path(_WORKDIR.value)
     with files.disk_errors_as_user_errors(workdir):
-      path = compare.compare(
+      path = report.write(workdir) if mode == 'report' else compare.compare(
           workdir, [files.as_path(run, 'a run') for run in argv[1:]],
           _WATCH.value)
     print(f'written to {path}')
@@ -149,7 +143,7 @@ def main(argv: list[str]) -> int:
     # The processes of the run start before jax has threads.
     run = stack.enter_context(api.Run(_CONFIG.value, workdir, stop=stop))
     if _DISTRIBUTED.value:
-      stack.enter_context(hosts.ExitOnError(_report))
+      stack.push(functools.partial(hosts.exit_on_error, _report))
       with stop.exit_at_once(), progress.activity(
           lambda: 'waiting for all processes to start …'):
         hosts.initialize(**process)

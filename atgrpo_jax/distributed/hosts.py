@@ -71,37 +71,32 @@ def check_platform() -> None:
         'the driver and which devices this process may use, or unset it.')
 
 
-class ExitOnError:
-  """Reports an error of its block and exits, so that the other processes end.
+def exit_on_error(
+    report_fn: Callable[[BaseException], int], kind: Any,
+    error: BaseException | None, traceback: Any) -> None:
+  """Reports an error and exits, so that the other processes end.
 
-  Otherwise a failed process would wait at exit for the others, while they wait
-  for it in a collective, until jax's shutdown timeout.
+  A callback of `ExitStack.push`. Otherwise a failed process would wait at exit
+  for the others, while they wait for it in a collective, until jax's shutdown
+  timeout. `report_fn` prints an error and returns the exit status.
   """
-
-  def __init__(self, report_fn: Callable[[BaseException], int]):
-    """`report_fn` prints an error and returns the exit status."""
-    self._report_fn = report_fn
-
-  def __enter__(self) -> None:
-    pass
-
-  def __exit__(self, kind, error, traceback) -> None:
-    if error is None:
-      return
-    # jax raises it as a JaxRuntimeError or a ValueError.
-    if (not isinstance(error, errors.REPORTED_ERRORS)
-        and _PEER_ERRORS.search(str(error))):
-      error = errors.InfrastructureError(
-          'Another process of the run has ended; see what it printed, then run '
-          f'the same command again ({errors.one_line(error)}).')
-    status = self._report_fn(error)
-    with contextlib.suppress(OSError):
-      sys.stdout.flush()
-      sys.stderr.flush()
-    # Gives the others time to report the error, too, and to receive a signal
-    # that was sent to all: jax aborts them when process 0 exits.
-    time.sleep(_GRACE_PERIOD)
-    os._exit(status)
+  del kind, traceback
+  if error is None:
+    return
+  # jax raises it as a JaxRuntimeError or a ValueError.
+  if (not isinstance(error, errors.REPORTED_ERRORS)
+      and _PEER_ERRORS.search(str(error))):
+    error = errors.InfrastructureError(
+        'Another process of the run has ended; see what it printed, then run '
+        f'the same command again ({errors.one_line(error)}).')
+  status = report_fn(error)
+  with contextlib.suppress(OSError):
+    sys.stdout.flush()
+    sys.stderr.flush()
+  # Gives the others time to report the error, too, and to receive a signal
+  # that was sent to all: jax aborts them when process 0 exits.
+  time.sleep(_GRACE_PERIOD)
+  os._exit(status)
 
 
 def is_first() -> bool:

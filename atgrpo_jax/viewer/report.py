@@ -18,6 +18,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import evaluate
 from atgrpo_jax.io import files
 from atgrpo_jax.io import metrics as metrics_lib
+from atgrpo_jax.io import progress
 from atgrpo_jax.io import provenance
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.viewer import pages
@@ -51,7 +52,8 @@ def write(workdir: pathlib.Path) -> pathlib.Path:
 
   Raises UserError if a file of the workdir cannot be read.
   """
-  with unreadable_as_user_errors(workdir):
+  with (unreadable_as_user_errors(workdir),
+        progress.activity(lambda: 'writing the report …')):
     run = read_run(workdir)
     text = _render(run, trees.read(
         workdir, [it['name'] for it in run['evaluations']], _MAX_BYTES))
