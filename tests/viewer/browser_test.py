@@ -6,7 +6,6 @@ from playwright import sync_api
 import pytest
 
 from atgrpo_jax.viewer import report
-from tests.rollout import scripted
 from tests.viewer import browser as browser_lib
 from tests.viewer import runs
 
@@ -26,16 +25,14 @@ def browser():
 def reports(tmp_path_factory):
   """Name -> report of a run: a tree, chains, or joint actions."""
   folder = tmp_path_factory.mktemp('reports')
-  with pytest.MonkeyPatch.context() as monkeypatch:
-    scripted.follow_scripts(monkeypatch)
-    workdirs = {
-        'tree': runs.make(folder / 'tree'),
-        'chains': runs.make(
-            folder / 'chains', mode='parallel', return_type='return_to_go'),
-        'joint': runs.make(
-            folder / 'joint', mode='joint', phases=(('a', 'b'),), group_size=2,
-            return_type='return_to_go')}
-  return {name: report.write(workdir) for name, workdir in workdirs.items()}
+  later = {'return_type': 'return_to_go'}
+  return {
+      name: report.write(runs.make(folder / name, **options))
+      for name, options in {
+          'tree': {}, 'chains': later | {'mode': 'parallel'},
+          'joint': later | {
+              'mode': 'joint', 'phases': (('a', 'b'),), 'group_size': 2},
+      }.items()}
 
 
 @pytest.fixture

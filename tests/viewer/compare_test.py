@@ -11,9 +11,7 @@ from atgrpo_jax import main
 from atgrpo_jax import statistics
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.viewer import compare
-from tests.rollout import scripted
 from tests.viewer import browser as browser_lib
-from tests.viewer import runs
 
 # Successes on four tasks after training, by group and seed.
 SUCCESSES = {'small': ('1000', '1100', '0100'), 'large': ('1111', '1110')}
@@ -26,23 +24,19 @@ def _change(path, function):
 
 
 @pytest.fixture(scope='module')
-def workdirs(tmp_path_factory):
+def workdirs(finished, tmp_path_factory):
   """Three seeds of two groups; the last one is damaged."""
-  folder = tmp_path_factory.mktemp('runs')
-  with pytest.MonkeyPatch.context() as monkeypatch:
-    scripted.follow_scripts(monkeypatch)
-    first = runs.make(folder / 'first')
-  made = []
+  folder, made = tmp_path_factory.mktemp('runs'), []
   for group, found in SUCCESSES.items():
     for seed, successes in enumerate(found):
-      workdir = shutil.copytree(first, folder / f'{group}-{seed}')
+      workdir = shutil.copytree(finished, folder / f'{group}-{seed}')
       _change(workdir / 'config.json', lambda it: it['config'].update(
           seed=seed, policies=group))
       _change(workdir / 'evals/after.json', lambda it: it.update(
           successes=successes, success=successes.count('1') / 4,
           returns=[float(x) for x in successes]))
       made.append(workdir)
-  damaged = shutil.copytree(first, folder / 'damaged')
+  damaged = shutil.copytree(finished, folder / 'damaged')
   (damaged / 'evals/after.json').write_text('{}')
   return [*made, damaged]
 

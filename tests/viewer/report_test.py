@@ -17,17 +17,9 @@ from tests.rollout import scripted
 from tests.viewer import runs
 
 
-@pytest.fixture(scope='module')
-def finished(tmp_path_factory):
-  """A workdir that no test changes."""
-  with pytest.MonkeyPatch.context() as monkeypatch:
-    scripted.follow_scripts(monkeypatch)
-    return runs.make(tmp_path_factory.mktemp('runs') / 'finished')
-
-
 @pytest.fixture
 def workdir(finished, tmp_path):
-  """A copy of it."""
+  """A copy of the finished run."""
   return shutil.copytree(finished, tmp_path / 'run')
 
 
@@ -140,8 +132,7 @@ def _read(workdir, max_bytes=1 << 20):
   return trees.read(workdir, ['before', 'after'], max_bytes)
 
 
-def test_summary_counts_each_chain(tmp_path, monkeypatch):
-  scripted.follow_scripts(monkeypatch)
+def test_summary_counts_each_chain(tmp_path):
   workdir = runs.make(
       tmp_path / 'run', mode='parallel', return_type='return_to_go')
   tree = _unpack(_read(workdir)[1])[1]

@@ -6,6 +6,8 @@ The functions of a real run write the records, metrics and evaluations.
 import dataclasses
 import pathlib
 
+import pytest
+
 from atgrpo_jax import evaluate
 from atgrpo_jax.io import metrics as metrics_lib
 from atgrpo_jax.io import workdir as workdir_lib
@@ -42,7 +44,7 @@ COMPLETIONS = scripted.Dice({
 def make(
     workdir: pathlib.Path, *, phases=(('a',), ('b',)), group_size: int = 4,
     **switches) -> pathlib.Path:
-  """Makes the workdir of a finished run; call `scripted.follow_scripts` first.
+  """Makes the workdir of a finished run.
 
   Args:
     workdir: the folder to create.
@@ -61,8 +63,15 @@ def make(
         {'one': COMPLETIONS, 'two': COMPLETIONS}, environment=environment,
         max_new_tokens=30)
 
-  played = runner()
-  trees = scripted.collect(played, GOALS, group_size=group_size, **switches)
+  tasks = [scripted.task(*pair) for pair in GOALS.items()]
+  with pytest.MonkeyPatch.context() as monkeypatch:
+    scripted.follow_scripts(monkeypatch)
+    played = runner()
+    trees = scripted.collect(played, GOALS, group_size=group_size, **switches)
+    for name, step in (('before', 0), ('after', num_steps)):
+      result = evaluate.evaluate(
+          runner(), tasks, evaluate.transcripts_path(workdir, name))
+      evaluate.write(workdir, name, result | {'split': 'test', 'step': step})
   for step in (0, 2):
     tree_lib.write(
         tree_lib.groups_path(workdir, step), trees, environment.show,
@@ -76,9 +85,4 @@ def make(
     writer.write(step, values | {
         'validation/step': validated, 'validation/success': validated / 10,
         'validation/return': 0.5})
-  tasks = [scripted.task(*pair) for pair in GOALS.items()]
-  for name, step in (('before', 0), ('after', num_steps)):
-    result = evaluate.evaluate(
-        runner(), tasks, evaluate.transcripts_path(workdir, name))
-    evaluate.write(workdir, name, result | {'split': 'test', 'step': step})
   return workdir
