@@ -67,21 +67,17 @@ def test_equal_algorithms_are_rejected_in_5_percent(
   assert 0.03 <= np.mean(p < 0.05) <= 0.08
 
 
-@pytest.mark.parametrize('num_seeds', [3, 5])
-def test_collapsed_seeds_are_rejected_in_at_most_5_percent(num_seeds):
-  first, second = _simulate(
-      (_collapsing, _collapsing), (num_seeds, num_seeds))
-  p = statistics.p_value(first, second, np.arange(200))
-  assert 0.01 <= np.mean(p < 0.05) <= 0.05
-
-
-@pytest.mark.parametrize('num_seeds, min_found', [(3, 0.5), (5, 0.9)])
-def test_six_points_are_found(num_seeds, min_found):
-  first, second = _simulate(
-      (_EVEN, _normal(0.87, 0.02)), (num_seeds, num_seeds),
-      np.arange(500), num=300)
-  p = statistics.p_value(first, second, np.arange(500))
-  assert np.mean(p < 0.05) > min_found
+@pytest.mark.parametrize('draws, num_tasks, num_seeds, low, high', [
+    # Collapsed seeds are rejected in at most 5 %, and six points are found.
+    ((_collapsing, _collapsing), 200, 3, 0.01, 0.05),
+    ((_collapsing, _collapsing), 200, 5, 0.01, 0.05),
+    ((_EVEN, _normal(0.87, 0.02)), 500, 3, 0.5, 1),
+    ((_EVEN, _normal(0.87, 0.02)), 500, 5, 0.9, 1)])
+def test_rate_of_rejections(draws, num_tasks, num_seeds, low, high):
+  tasks = np.arange(num_tasks)
+  p = statistics.p_value(
+      *_simulate(draws, (num_seeds, num_seeds), tasks, num=600), tasks)
+  assert low <= np.mean(p < 0.05) <= high
 
 
 @pytest.mark.parametrize('draw, mean, options, min_coverage', [
