@@ -232,12 +232,10 @@ def try_lock(folder: pathlib.Path) -> contextlib.ExitStack | None:
   Returns None if another process holds the lock. On NFS the lock excludes only
   processes of this host.
   """
-  held = contextlib.ExitStack()
-  descriptor = os.open(folder, os.O_RDONLY)
-  held.callback(os.close, descriptor)
-  try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    held.close()
-    return None
-  return held
+  with contextlib.ExitStack() as held:
+    descriptor = os.open(folder, os.O_RDONLY)
+    held.callback(os.close, descriptor)
+    with contextlib.suppress(BlockingIOError):
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      return held.pop_all()
+  return None
