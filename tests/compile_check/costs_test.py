@@ -68,6 +68,15 @@ body=%inner
 """
 
 
+def _shape(*sizes, dtype=jnp.bfloat16):
+  return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def _count(function, *shapes, while_length=1):
+  return costs.count_work(
+      jax.jit(function).trace(*shapes).jaxpr, while_length)
+
+
 def test_collectives_are_counted_with_their_loops():
   found = collections.Counter(
       (*collective, collective.bytes_sent)
@@ -84,7 +93,6 @@ def test_collectives_are_counted_with_their_loops():
 
 
 def test_loops_are_multiplied():
-  @jax.jit
   def program(x, y):
     def body(carry, _):
       return carry @ y, None
@@ -92,9 +100,8 @@ def test_loops_are_multiplied():
     return jax.lax.while_loop(
         lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] @ y), (0, x))[1]
 
-  spec = jax.ShapeDtypeStruct((2, 2), jnp.float32)
-  flops, traffic = costs.count_work(
-      program.trace(spec, spec).jaxpr, while_length=7)
+  shape = _shape(2, 2, dtype=jnp.float32)
+  flops, traffic = _count(program, shape, shape, while_length=7)
   assert flops == (5 + 7) * 2 * 2 * 2 * 2
   assert traffic == (5 + 7) * 3 * 4 * 4
 
@@ -103,7 +110,6 @@ def test_loops_are_multiplied():
 def test_masked_blocks_are_not_counted(prefix):
   # Four blocks of 512 queries, in a loop over layers as in the model.
   groups, heads, per_head, queries, width = 2, 2, 2, 2048, 128
-  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
 
   def layers(q, k, v, past, mask):
     @jax.checkpoint
@@ -113,27 +119,23 @@ def test_masked_blocks_are_not_counted(prefix):
 
     return jax.lax.scan(layer, q, None, length=3)[0]
 
-  flops, _ = costs.count_work(
-      jax.jit(layers).trace(
-          spec((groups, heads, 1, queries, per_head, width)),
-          spec((groups, heads, 1, width, queries)),
-          spec((groups, heads, 1, queries, width)),
-          (spec((groups, heads, width, prefix)),
-           spec((groups, heads, prefix, width))),
-          jax.ShapeDtypeStruct((groups, prefix), bool)).jaxpr, while_length=1)
+  flops, _ = _count(
+      layers, _shape(groups, heads, 1, queries, per_head, width),
+      _shape(groups, heads, 1, width, queries),
+      _shape(groups, heads, 1, queries, width),
+      (_shape(groups, heads, width, prefix),
+       _shape(groups, heads, prefix, width)),
+      _shape(groups, prefix, dtype=bool))
   seen = 512**2 * (1 + 2 + 3 + 4) + queries * prefix
   assert flops == 3 * groups * heads * per_head * seen * 4 * width
 
 
 def test_ragged_attention_counts_its_capacity():
-  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
   rows, heads, queries, width, capacity = 256, 8, 2, 128, 512
-  flops, traffic = costs.count_work(
-      jax.jit(kernels.ragged_on_gpu).trace(
-          spec((rows, heads, queries, width)),
-          spec((rows, heads, width, capacity)),
-          spec((rows, heads, capacity, width)),
-          jax.ShapeDtypeStruct((rows,), jnp.int32)).jaxpr, while_length=1)
+  flops, traffic = _count(
+      kernels.ragged_on_gpu, _shape(rows, heads, queries, width),
+      _shape(rows, heads, width, capacity),
+      _shape(rows, heads, capacity, width), _shape(rows, dtype=jnp.int32))
   assert flops == rows * heads * queries * capacity * 4 * width
   assert traffic == 4 * rows + rows * heads * (
       2 * queries * width + 2 * 2 * capacity * width
@@ -141,12 +143,9 @@ def test_ragged_attention_counts_its_capacity():
 
 
 def test_a_kernel_without_products_counts_nothing():
-  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
-  assert costs.count_work(
-      jax.jit(functools.partial(kernels.append_on_tpu, -1)).trace(
-          spec((8, 2, 128, 4096)), spec((8, 2, 128, 16)),
-          jax.ShapeDtypeStruct((8,), jnp.int32)).jaxpr,
-      while_length=1) == (0, 0)
+  assert _count(
+      functools.partial(kernels.append_on_tpu, -1), _shape(8, 2, 128, 4096),
+      _shape(8, 2, 128, 16), _shape(8, dtype=jnp.int32)) == (0, 0)
 
 
 @pytest.mark.parametrize('name, num_products', [
@@ -156,9 +155,7 @@ def test_half_of_the_scores_of_cudnn_count(name, num_products):
   # JAX traces its own primitive only on a machine with cuDNN.
   primitive = core.Primitive(name)
   primitive.def_abstract_eval(lambda q, k: q)
-  spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
-  flops, traffic = costs.count_work(
-      jax.jit(primitive.bind).trace(
-          spec((3, 64, 8, 16)), spec((3, 64, 2, 16))).jaxpr, while_length=1)
+  flops, traffic = _count(
+      primitive.bind, _shape(3, 64, 8, 16), _shape(3, 64, 2, 16))
   assert flops == num_products * 2 * 3 * 8 * 64 * 64 / 2 * 16
   assert traffic == 2 * 3 * 64 * 16 * (8 + 2 + 8)
