@@ -440,7 +440,7 @@ def _examine(
   # One at a time: hundreds of small programs that wait for each other's
   # devices deadlock a host with fewer threads than virtual devices.
   examined = hosts.fetch({
-      name: jax.block_until_ready(_digest_and_check(leaf))
+      name: jax.block_until_ready(digest_and_check(leaf))
       for name, leaf in leaves.items()})
   digests = {
       name: f'{first:08x}{second:08x}'
@@ -450,12 +450,11 @@ def _examine(
 
 
 @jax.jit
-def _digest_and_check(array: jax.Array) -> tuple[jax.Array, ...]:
-  return *array_digest(array), jnp.all(jnp.isfinite(array))
+def digest_and_check(array: jax.Array) -> tuple[jax.Array, ...]:
+  """Two uint32 sums over the words of `array`, and whether it is finite.
 
-
-def array_digest(array: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Two uint32 sums over the words of `array`, equal for every sharding."""
+  They are equal for every sharding.
+  """
   if array.dtype == jnp.bool_:
     words = array.astype(jnp.uint32)
   else:
@@ -479,4 +478,4 @@ def array_digest(array: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.sum(mixed, dtype=jnp.uint32)
 
   return (mixed_sum(jnp.uint32(0x9E3779B1)),
-          mixed_sum(jnp.uint32(0x85EBCA77)))
+          mixed_sum(jnp.uint32(0x85EBCA77)), jnp.all(jnp.isfinite(array)))
