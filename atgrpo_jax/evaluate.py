@@ -98,7 +98,9 @@ def evaluate(
       'success': num_success / len(finished),
       # Without a completion that was cut off at `max_new_tokens`.
       'finished_success': sum(
-          nodes[-1].steps[0].success and not _is_cut(runner, nodes)
+          nodes[-1].steps[0].success and not any(
+              runner.is_cut(group.key.role, group.candidates[0].completion)
+              for node in nodes for group in node.groups)
           for nodes in finished) / len(finished),
       # One character for each task, so that runs can be compared by task.
       'successes': successes(episodes),
@@ -144,14 +146,6 @@ def play_episodes(
           runner, task['task_id'], runner.reset(task),
           contract.Position(), branch=branch)
       for branch in branches for task in tasks])
-
-
-def _is_cut(
-    runner: runner_lib.EpisodeRunner, nodes: Sequence[tree_lib.Node]) -> bool:
-  """Whether a completion of an episode was cut."""
-  return any(
-      runner.is_cut(group.key.role, group.candidates[0].completion)
-      for node in nodes for group in node.groups)
 
 
 def successes(episodes: Sequence[Sequence[tree_lib.Node]]) -> str:
