@@ -8,9 +8,7 @@ style and the scripts of the page, by their hashes, and no requests.
 import base64
 from collections.abc import Sequence
 import dataclasses
-import functools
 import hashlib
-import itertools
 import math
 import pathlib
 from typing import Any
@@ -45,20 +43,13 @@ class Plot:
   end_label: str
   style: str = 'group'  # CSS class of the lines, without their number.
 
-  @functools.cached_property
-  def _values(self) -> list[float]:
-    points = itertools.chain.from_iterable(
-        itertools.chain(line.points, *line.parts)
-        for line in self.lines)
-    return [0.0, *(value for _, value in points)]
-
   @property
-  def low(self) -> float:
-    return min(self._values)
-
-  @property
-  def high(self) -> float:
-    return max(self._values)
+  def bounds(self) -> tuple[float, float]:
+    """The lowest and the highest value."""
+    values = [0.0, *(
+        value for line in self.lines for points in (line.points, *line.parts)
+        for _, value in points)]
+    return min(values), max(values)
 
 
 def render(template: str, scripts: Sequence[str] = (), **content: Any) -> str:

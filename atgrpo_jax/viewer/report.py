@@ -55,8 +55,15 @@ def write(workdir: pathlib.Path) -> pathlib.Path:
   with (unreadable_as_user_errors(workdir),
         progress.activity(lambda: 'writing the report …')):
     run = read_run(workdir)
-    text = _render(run, trees.read(
-        workdir, [it['name'] for it in run['evaluations']], _MAX_BYTES))
+    sources = trees.read(
+        workdir, [it['name'] for it in run['evaluations']], _MAX_BYTES)
+    index = json.dumps([
+        {name: value for name, value in vars(source).items() if name != 'chunk'}
+        for source in sources])
+    text = pages.render(
+        'report.html', _SCRIPTS, run=run, sandbox_of=evaluate.sandbox_of,
+        chunks={'sources': gzip.compress(index.encode(), mtime=0)} | {
+            f'trees-{i}': it.chunk for i, it in enumerate(sources)})
   path = workdir / workdir_lib.REPORT
   files.write_whole(path, text)
   return path
@@ -80,9 +87,6 @@ def unreadable_as_user_errors(workdir: pathlib.Path) -> Iterator[None]:
         f'{workdir} lacks {errors.one_line(error)}, which a report needs: it '
         'was written by another version. Give a workdir of --mode=train or '
         '--mode=evaluate.') from error
-
-
-# ---- Content ----------------------------------------------------------------
 
 
 def read_run(workdir: pathlib.Path) -> dict[str, Any]:
@@ -170,18 +174,3 @@ def points(
       step[x]: step.get(metric, missing) for step in steps
       if math.isfinite(step.get(metric, missing))}
   return sorted(values.items())
-
-
-# ---- Page -------------------------------------------------------------------
-
-
-def _render(run: Mapping[str, Any], sources: Sequence[trees.Source]) -> str:
-  """The page of a run, as `read_run` returns it."""
-  index = [
-      {name: value for name, value in vars(source).items() if name != 'chunk'}
-      for source in sources]
-  chunks = {'sources': gzip.compress(json.dumps(index).encode(), mtime=0)}
-  chunks |= {f'trees-{i}': it.chunk for i, it in enumerate(sources)}
-  return pages.render(
-      'report.html', _SCRIPTS, run=run, chunks=chunks,
-      sandbox_of=evaluate.sandbox_of)

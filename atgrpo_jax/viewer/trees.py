@@ -18,7 +18,6 @@ from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.rl import advantages
 from atgrpo_jax.rollout import tree as tree_lib
 
-_GZIP_LEVEL = 6
 _GZIP_FORMAT = 31  # zlib's number for a gzip header.
 
 
@@ -65,7 +64,7 @@ def read(
 def _pack(
     kind: str, path: pathlib.Path, rollout: Mapping[str, Any],
     max_bytes: int) -> Source:
-  packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_FORMAT)
+  packer = zlib.compressobj(wbits=_GZIP_FORMAT)
   chunk, num_trees, num_packed = bytearray(packer.compress(b'[')), 0, 0
   for tree in tree_lib.read(path):
     num_trees += 1
