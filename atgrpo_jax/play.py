@@ -101,12 +101,11 @@ def _reply_function(replies: str) -> Callable[[str], str]:
 
   def follow(prompt: str) -> str:
     del prompt
-    try:
-      return next(read)
-    except StopIteration as error:
+    if (reply := next(read, None)) is None:
       raise errors.UserError(
           f'--replies={replies} has too few lines; add one for each reply, or '
-          'play fewer --tasks.') from error
+          'play fewer --tasks.')
+    return reply
 
   return follow
 
