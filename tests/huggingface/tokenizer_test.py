@@ -155,6 +155,7 @@ def test_llama_3_prompts_have_a_fixed_date_and_end_turns(copy):
       '<|head|>assistant\n\n')
 
 
+_LOOP = '{%- for m in messages %}'
 _SHOW = "{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
 _PROMPT = (
     "{%- endfor %}"
@@ -167,33 +168,11 @@ CHAT = [
     {'role': 'user', 'content': 'a text and more'}]
 
 
-def test_templates_that_drop_or_change_a_message_are_refused(copy):
-  path = copy / 'chat_template.jinja'
-  path.write_text('{%- for m in messages %}' + _SHOW + _PROMPT)
-  tokenizer = tokenizer_lib.Tokenizer(copy)
-  assert tokenizer.decode(tokenizer.encode_prompt(CHAT)).count('text') == 5
-  refused = {
-      '{%- if ' + condition + ' %}' + _SHOW + '{%- endif %}': role
-      for condition, role in {
-          "m.role != 'critic'": 'critic', 'loop.first': 'user',
-          "m.role != 'user' or loop.last": 'user'}.items()}
-  refused |= {
-      _SHOW.replace('m.content', change): role for change, role in {
-          '(m.content | upper)': 'system', '(m.content[:4])': 'system',
-          "''": 'user'}.items()}
-  for template, role in refused.items():
-    path.write_text('{%- for m in messages %}' + template + _PROMPT)
-    tokenizer = tokenizer_lib.Tokenizer(copy)
-    with pytest.raises(errors.UserError, match=f'drops or changes.*{role!r}'):
-      tokenizer.encode_prompt(CHAT)
-
-
 def test_template_that_does_not_end_is_refused(copy, monkeypatch):
   monkeypatch.setattr(tokenizer_lib, '_RENDER_SECONDS', 0.5)
   loop = '{%- for i in range(99999) %}'
   (copy / 'chat_template.jinja').write_text(
-      3 * loop + 3 * '{%- endfor %}' + '{%- for m in messages %}' + _SHOW
-      + _PROMPT)
+      3 * loop + 3 * '{%- endfor %}' + _LOOP + _SHOW + _PROMPT)
   with pytest.raises(errors.UserError, match='did not render within 0.5 s'):
     tokenizer_lib.Tokenizer(copy)
 
@@ -240,35 +219,42 @@ def test_tools_and_their_calls_and_results_are_shown(copy):
         '<|im_start|>assistant\n')
 
 
-@pytest.mark.parametrize('template, words', [
+_IGNORES_START = 'ignores add_generation_prompt'
+
+
+@pytest.mark.parametrize('template, chat, words', [
+    *((_LOOP + '{%- if ' + condition + ' %}' + _SHOW + '{%- endif %}' + _PROMPT,
+       CHAT, f'drops or changes.*{role!r}') for condition, role in (
+           ("m.role != 'critic'", 'critic'), ('loop.first', 'user'),
+           ("m.role != 'user' or loop.last", 'user'))),
+    *((_LOOP + _SHOW.replace('m.content', change) + _PROMPT, CHAT,
+       f'drops or changes.*{role!r}') for change, role in (
+           ('(m.content | upper)', 'system'), ('(m.content[:4])', 'system'),
+           ("''", 'user'))),
     # The name of the tool is also a word of the template.
-    ("{{- '<|im_start|>system\nfind<|im_end|>\n' }}" + CALLS,
-     'drops or changes a tool;'),
-    (TOOLS + '{%- for m in messages %}' + _SHOW,
-     "drops or changes a tool call of the role 'assistant'")])
-def test_templates_that_drop_tools_or_calls_are_refused(copy, template, words):
-  (copy / 'chat_template.jinja').write_text(template + _PROMPT)
-  tokenizer = tokenizer_lib.Tokenizer(copy)
+    ("{{- '<|im_start|>system\nfind<|im_end|>\n' }}" + CALLS + _PROMPT,
+     _chat_with_tools('it'), 'drops or changes a tool;'),
+    (TOOLS + _LOOP + _SHOW + _PROMPT, _chat_with_tools('it'),
+     "drops or changes a tool call of the role 'assistant'"),
+    (_LOOP + _SHOW + '{%- endfor %}', CHAT, _IGNORES_START),
+    (NO_SYSTEM.replace('add_generation_prompt', 'add_prompt'), CHAT,
+     _IGNORES_START)])
+def test_templates_that_lose_something_are_refused(copy, template, chat, words):
+  (copy / 'chat_template.jinja').write_text(template)
   with pytest.raises(errors.UserError, match=words):
-    tokenizer.encode_prompt(_chat_with_tools('it'))
+    tokenizer_lib.Tokenizer(copy).encode_prompt(chat)
 
 
-def test_prompts_must_start_an_assistant_message(copy):
-  path = copy / 'chat_template.jinja'
-  for template in (
-      # Either the start is always written, or a message has none.
-      '{%- for m in messages %}' + _SHOW + '{%- endfor %}<|im_start|>assistant',
-      "{%- for m in messages %}{{- '[INST] ' + m.content + ' [/INST]' "
-      "if m.role == 'user' else ' ' + m.content + '<|im_end|>' }}"
-      '{%- endfor %}'):
-    path.write_text(template)
-    tokenizer_lib.Tokenizer(copy)
-  for template in (
-      '{%- for m in messages %}' + _SHOW + '{%- endfor %}', NO_SYSTEM.replace(
-          'add_generation_prompt', 'add_prompt')):
-    path.write_text(template)
-    with pytest.raises(errors.UserError, match='ignores add_generation_prompt'):
-      tokenizer_lib.Tokenizer(copy)
+@pytest.mark.parametrize('template', [
+    _LOOP + _SHOW + _PROMPT,
+    # Either the start is always written, or a message has none.
+    _LOOP + _SHOW + '{%- endfor %}<|im_start|>assistant',
+    _LOOP + "{{- '[INST] ' + m.content + ' [/INST]' if m.role == 'user' else "
+    "' ' + m.content + '<|im_end|>' }}{%- endfor %}"])
+def test_templates_that_show_each_message_are_used(copy, template):
+  (copy / 'chat_template.jinja').write_text(template)
+  tokenizer = tokenizer_lib.Tokenizer(copy)
+  assert tokenizer.decode(tokenizer.encode_prompt(CHAT)).count('text') == 5
 
 
 def test_thoughts_of_assistant_messages_are_dropped(tokenizer):
