@@ -32,21 +32,18 @@ def start(program: str) -> Iterator[sync_api.Browser]:
 
 
 def open_page(
-    browser: sync_api.Browser, path: pathlib.Path, *, width: int = 1400,
-    height: int = 900, scheme: str = 'light', anchor: str = '',
-    complaints: list[str] | None = None) -> sync_api.Page:
+    browser: sync_api.Browser, path: pathlib.Path, complaints: list[str], *,
+    width: int = 1400, height: int = 900, anchor: str = '') -> sync_api.Page:
   """Opens a file and waits until its scripts are done.
 
   Appends errors, console messages and requests of the page to `complaints`.
   """
-  page = browser.new_page(
-      viewport={'width': width, 'height': height}, color_scheme=scheme)
+  page = browser.new_page(viewport={'width': width, 'height': height})
   url = path.resolve().as_uri()
-  if complaints is not None:
-    page.on('pageerror', lambda error: complaints.append(str(error)))
-    page.on('console', lambda message: complaints.append(message.text))
-    page.on('request', lambda request: request.url.startswith(url)
-            or complaints.append(request.url))
+  page.on('pageerror', lambda error: complaints.append(str(error)))
+  page.on('console', lambda message: complaints.append(message.text))
+  page.on('request', lambda request: request.url.startswith(url)
+          or complaints.append(request.url))
   page.goto(url + anchor)
   page.wait_for_selector('body[data-ready=true]')
   return page

@@ -40,7 +40,7 @@ def open_page(browser):
   """Opens a file; fails if the page reports an error or makes a request."""
   complaints = []
   yield lambda path, anchor='': browser_lib.open_page(
-      browser, path, anchor=anchor, complaints=complaints)
+      browser, path, complaints, anchor=anchor)
   assert not complaints
 
 

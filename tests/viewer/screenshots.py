@@ -15,7 +15,8 @@ def main(workdir: str) -> None:
   path = report.write(pathlib.Path(workdir))
   with browser_lib.start(browser_lib.find()) as browser:
     page = browser_lib.open_page(
-        browser, path, width=1280, height=860, anchor='#tree/step/000000/2')
+        browser, path, [], width=1280, height=860,
+        anchor='#tree/step/000000/2')
     page.screenshot(path=checkout.ROOT / 'docs/report_tree.png')
 
 
