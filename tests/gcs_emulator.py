@@ -3,9 +3,9 @@
   with gcs_emulator.Emulator() as emulator:
     subprocess.run(..., env=os.environ | emulator.env)
 
-It has uploads (media, multipart, resumable), ranged downloads, listings,
-deletions, and preconditions on generations. tensorstore needs preconditions,
-which packages that emulate this API do not implement.
+It has uploads (media, multipart, resumable in one piece), ranged downloads,
+listings, deletions, and preconditions on generations. tensorstore needs
+preconditions, which packages that emulate this API do not implement.
 """
 
 import datetime
@@ -31,7 +31,6 @@ class Emulator(http.server.ThreadingHTTPServer):
   def __init__(self):
     super().__init__(('127.0.0.1', 0), _Handler)
     self.objects: dict[str, tuple[bytes, int]] = {}
-    self._uploads: dict[str, bytearray] = {}
     self._lock = threading.Lock()
     self._generation = 0
     self._url = f'http://127.0.0.1:{self.server_port}'
@@ -114,21 +113,12 @@ class Emulator(http.server.ThreadingHTTPServer):
     name = query.get('name')
     # The time in microseconds, made unique and increasing.
     self._generation = max(self._generation + 1, time.time_ns() // 1000)
-    if upload := query.get('upload_id'):  # A chunk of a resumable upload.
-      uploaded = self._uploads.setdefault(upload, bytearray())
-      first, size = re.fullmatch(
-          r'bytes (?:\*|(\d+)-\d+)/(\d+|\*)', headers['Content-Range']).groups()
-      if first:
-        uploaded[int(first):] = body
-      if size == '*' or len(uploaded) < int(size):
-        return 308, {'Range': f'bytes=0-{len(uploaded) - 1}'}, b''
-      body = bytes(uploaded)
-    elif query['uploadType'] == 'resumable':
+    if query['uploadType'] == 'resumable' and 'upload_id' not in query:
       query = parse.urlencode(query | {'upload_id': self._generation})
       return 200, {
           'Location': f'{self._url}/upload/storage/v1/b/{BUCKET}/o?{query}'
       }, b''
-    elif query['uploadType'] == 'multipart':
+    if query['uploadType'] == 'multipart':
       _, fields, body, _ = (
           part.partition(b'\r\n\r\n')[2].removesuffix(b'\r\n')
           for part in body.split(b'--' + headers.get_boundary().encode()))
