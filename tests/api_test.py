@@ -4,6 +4,7 @@ import pytest
 
 from atgrpo_jax import api
 from atgrpo_jax import errors
+from atgrpo_jax import evaluate
 from tests import echo
 
 
@@ -16,13 +17,19 @@ def config(echo_folder):
   return config
 
 
-def test_train_evaluate_export_and_generate(config, tmp_path):
+def test_train_evaluate_export_and_generate(
+    config, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(
+      evaluate, 'find_problems', lambda result: [f'problem {result["step"]}'])
   workdir = tmp_path / 'run'
   with api.Run(config, workdir) as run:
     chat = [{'role': 'user', 'content': 'first b'}]
     drawn = run.generate('first', chat, num_samples=64)
     assert len(drawn) == 64 and len(set(drawn)) > 4  # Untrained.
     results = run.train()
+    printed = capsys.readouterr().out
+    for step in 0, 12:  # Problems of both evaluations are printed.
+      assert printed.count(f'warning: problem {step}\n') == 1
     assert results['before']['success'] < 0.2 < results['after']['success']
     assert run.evaluate() == results['after']
     assert run.train() == results  # There is nothing left to do.

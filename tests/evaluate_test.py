@@ -215,14 +215,3 @@ def test_damaged_evaluation_is_refused(text, words, tmp_path):
     (tmp_path / 'evals/after.json').write_text(text)
   with pytest.raises(errors.UserError, match=words):
     evaluate.read(tmp_path, 'after')
-
-
-def test_problems_of_both_evaluations_of_a_run_are_printed(
-    echo_folder, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(
-      evaluate, 'find_problems', lambda result: [f'problem {result["step"]}'])
-  assert train.train(
-      echo.experiment(echo_folder, **{'train.num_steps': 1}), tmp_path)
-  output = capsys.readouterr().out
-  assert output.count('warning: problem 0\n') == 1
-  assert output.count('warning: problem 1\n') == 1
