@@ -122,7 +122,7 @@ def p_value_of_seeds(first: np.ndarray, second: np.ndarray) -> float:
   differ at least as much. Tasks do not count as random.
   """
   seeds = np.concatenate([first, second])
-  firsts = seeds[_divisions(len(first), len(seeds))].sum(axis=1)
+  firsts = _divisions(len(first), len(seeds)) @ seeds
   differences = firsts / len(first) - (seeds.sum() - firsts) / len(second)
   observed = abs(first.mean() - second.mean())
   return float(np.mean(abs(differences) >= observed - 1e-9))
@@ -136,8 +136,11 @@ def smallest_p(num_first: int, num_second: int) -> float:
 
 @functools.cache
 def _divisions(num_first: int, num_seeds: int) -> np.ndarray:
-  """[ways, first seeds], the indices of the seeds in the first row."""
-  return np.array([*itertools.combinations(range(num_seeds), num_first)])
+  """[ways, seeds], 1 for each seed in the first row."""
+  chosen = np.array([*itertools.combinations(range(num_seeds), num_first)])
+  divisions = np.zeros((len(chosen), num_seeds))
+  np.put_along_axis(divisions, chosen, 1, axis=1)
+  return divisions
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:
