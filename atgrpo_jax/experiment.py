@@ -100,51 +100,40 @@ class Experiment:
     """Returns what a checkpoint must match: config, models and code."""
     return {
         'config_hash': workdir_lib.config_hash(self.config.to_dict()),
-        'dtypes': self._dtypes, 'frozen': self._frozen_digests,
-        'files': self._file_digests, 'adapters': self._adapter_scales,
-        'code': self.code_digests}
+        'frozen': self._frozen_digests, 'code': self.code_digests,
+        **self._model_files}
 
   @functools.cached_property
   def code_digests(self) -> dict[str, str]:
     """Function or module of the user that the config names -> its digest."""
-    modules = {
-        'environment.module': self.config.environment.module,
-        'dataset.builder': self.config.dataset.builder}
-    return rules.digests([
+    modules = (
+        ('environment.module', self.config.environment.module),
+        ('dataset.builder', self.config.dataset.builder))
+    named = (
         ('loss.surrogate', self.config.loss.surrogate),
-        *spec_lib.rule_names(self.rollout, self.advantage)]) | {
-            name: rules.module_digest(key, name)
-            for key, name in modules.items()
-            if name and name.partition('.')[0] != 'environments'}
+        *spec_lib.rule_names(self.rollout, self.advantage))
+    return {
+        name: rules.module_digest(key, name.partition(':')[0])
+        for key, name in (
+            *((key, name) for key, name in named if rules.is_custom(name)),
+            *((key, name) for key, name in modules
+              if name and name.partition('.')[0] != 'environments'))}
 
   @functools.cached_property
-  def _file_digests(self) -> dict[str, str]:
-    """Policy -> digest of the files of its model besides the weights."""
+  def _model_files(self) -> dict[str, dict[str, Any]]:
+    """What each policy reads besides the weights, and its dtype."""
+    policies = self.policies.items()
     return {
-        name: hub.digest(policy.folder)
-        for name, policy in self.policies.items()}
+        'dtypes': {name: policy.learner.dtype for name, policy in policies},
+        'files': {name: hub.digest(policy.folder) for name, policy in policies},
+        'adapters': {
+            name: policy.lora.scale for name, policy in policies
+            if policy.lora}}
 
   @functools.cached_property
   def _frozen_digests(self) -> dict[str, str]:
     """Policy -> digest of its frozen model or reference."""
-    return self._digests(self.references | self.frozen_params)
-
-  def _digests(self, models: Mapping[str, model.Params]) -> dict[str, str]:
-    params = {id(frozen): frozen for frozen in models.values()}
-    digests = {
-        key: checkpoints_lib.digest(frozen) for key, frozen in params.items()}
-    return {name: digests[id(frozen)] for name, frozen in models.items()}
-
-  @property
-  def _dtypes(self) -> dict[str, str]:
-    return {
-        name: policy.learner.dtype for name, policy in self.policies.items()}
-
-  @property
-  def _adapter_scales(self) -> dict[str, float]:
-    return {
-        name: policy.lora.scale
-        for name, policy in self.policies.items() if policy.lora}
+    return _digests(self.references | self.frozen_params)
 
   def restore(
       self, checkpoints: checkpoints_lib.Checkpoints, workdir: pathlib.Path,
@@ -189,13 +178,12 @@ class Experiment:
   def _check_files(
       self, meta: dict[str, Any], frozen: dict[str, str], prefix: str) -> None:
     """Raises UserError if files of a model differ from those of a run."""
-    for key, found, files in (
-        ('frozen', frozen, 'weights in {folder}'),
-        ('files', self._file_digests,
-         'tokenizer, template or config in {folder}'),
-        ('adapters', self._adapter_scales,
-         'lora_alpha or r in the folder of its adapter')):
-      for name, digest in found.items():
+    found = self._model_files | {'frozen': frozen}
+    for key, files in (
+        ('frozen', 'weights in {folder}'),
+        ('files', 'tokenizer, template or config in {folder}'),
+        ('adapters', 'lora_alpha or r in the folder of its adapter')):
+      for name, digest in found[key].items():
         if digest != meta[key][name]:
           files = files.format(folder=self.policies[name].folder)
           raise errors.UserError(
@@ -221,9 +209,10 @@ class Experiment:
       # Another kind of CPU may have loaded the models in another dtype.
       comparable = {
           name: frozen for name, frozen in self.frozen_params.items()
-          if self._dtypes[name] == restored.meta['dtypes'][name]}
+          if self.policies[name].learner.dtype == (
+              restored.meta['dtypes'][name])}
       self._check_files(
-          restored.meta, self._digests(comparable),
+          restored.meta, _digests(comparable),
           f'The checkpoint of step {restored.step} in {workdir}')
       return restored.state, restored.step
     return {
@@ -232,16 +221,14 @@ class Experiment:
         if policy.trained != 'none'}, 0
 
   def runner(
-      self, params: Params, *, step: int, temperature: float,
+      self, params: Params, *, step: int,
       policy_map: policies_lib.PolicyMap | None = None,
-      is_stopped: Callable[[], bool] = lambda: False, top_k: int = 0,
-      top_p: float = 1.0,
-      per_policy: Mapping[str, Mapping[str, Any]] | None = None,
-  ) -> runner_lib.EpisodeRunner:
+      is_stopped: Callable[[], bool] = lambda: False,
+      **sampling: Any) -> runner_lib.EpisodeRunner:
     """Returns a runner that plays with the policies of a training step.
 
-    `policy_map` replaces that of the run. `rollout_sampling` and
-    `evaluation_sampling` are the arguments that say how to sample.
+    `policy_map` replaces that of the run. `sampling` is `rollout_sampling` or
+    `evaluation_sampling`, or other fields of the runner that say how to sample.
     """
     return runner_lib.EpisodeRunner(
         environment=self.environment,
@@ -249,13 +236,11 @@ class Experiment:
         policies=policies_lib.sampling_policies(
             self.policies, params, self.frozen_params), buckets=self.buckets,
         max_new_tokens=self.config.rollout.max_new_tokens,
-        temperature=temperature, seed=self.config.seed, train_step=step,
-        executor=self.executor, is_stopped=is_stopped,
-        alpha=self.rollout.alpha,
+        seed=self.config.seed, train_step=step, executor=self.executor,
+        is_stopped=is_stopped, alpha=self.rollout.alpha,
         keep_truncated=self.config.rollout.keep_truncated,
-        step_seconds=self.config.environment.step_seconds, top_k=top_k,
-        top_p=top_p, stop=self.config.rollout.stop,
-        per_policy=per_policy or {})
+        step_seconds=self.config.environment.step_seconds,
+        stop=self.config.rollout.stop, **sampling)
 
   @property
   def rollout_sampling(self) -> dict[str, Any]:
@@ -290,7 +275,8 @@ class Experiment:
   def bound_critics(self, params: Params) -> actor_critic.Critics | None:
     """Returns the critics with these parameters; None without critics."""
     return actor_critic.bind_critics(
-        self.critic, self.critics, params, self.critic_buckets)
+        self.critic, self.critics, params, self.critic_buckets,
+        environment=self.environment, policy_map=self.policy_map)
 
   def tasks(self, split: str) -> list[env_api.Task]:
     """Loads the tasks of a split and checks that their prompts fit."""
@@ -305,13 +291,19 @@ class Experiment:
           self.environment, tasks, self.policies, self.policy_map,
           buckets=self.buckets,
           max_new_tokens=self.config.rollout.max_new_tokens)
-      if split == self.config.dataset.train:
-        actor_critic.check_first_inputs(
-            self.critic, self.critics, self.environment, tasks,
-            self.policy_map, self.critic_buckets)
+      if self.critics and split == self.config.dataset.train:
+        self.bound_critics({}).check_first_inputs(tasks)
     return tasks
 
 
 def params_of(states: States) -> Params:
   """Returns the parameters of each state."""
   return {name: state.params for name, state in states.items()}
+
+
+def _digests(models: Mapping[str, model.Params]) -> dict[str, str]:
+  """Policy -> digest of its model; shared models are read once."""
+  params = {id(frozen): frozen for frozen in models.values()}
+  digests = {
+      key: checkpoints_lib.digest(frozen) for key, frozen in params.items()}
+  return {name: digests[id(frozen)] for name, frozen in models.items()}

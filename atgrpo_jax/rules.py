@@ -101,16 +101,6 @@ def find(
   return _UserRule(given, rule, is_array_rule)
 
 
-def digests(names: Iterable[tuple[str, str]]) -> dict[str, str]:
-  """Name of each function of the user -> digest of the module in its name.
-
-  `names` are (key, name) of all rules.
-  """
-  return {
-      name: module_digest(key, name.partition(':')[0])
-      for key, name in names if is_custom(name)}
-
-
 def module_digest(key: str, name: str) -> str:
   """Digest of the file of a module, without the modules that it imports.
 

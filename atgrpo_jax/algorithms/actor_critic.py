@@ -27,6 +27,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,6 @@ from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import returns as returns_lib
 from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
-from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
 
@@ -69,11 +69,62 @@ class Critics:
 
   spec: spec_lib.CriticSpec
   bound: Mapping[str, BoundCritic]
+  environment: env_api.Environment
+  policy_map: policies_lib.PolicyMap
+
+  def inputs(
+      self, task_id: str, position: contract.Position,
+      state: env_api.State) -> _Inputs:
+    """What the critics see before a phase.
+
+    The views are the roles of the phase, or `CENTRAL` for a central critic.
+    """
+    observe = functools.partial(
+        contract.observe, self.environment, state, task_id=task_id,
+        turn=position.turn)
+    phases = self.environment.phases
+    if self.spec.kind == 'central':
+      lines = []
+      for role in itertools.chain(*phases[:position.phase + 1]):
+        messages = observe(role)
+        lines += [
+            f'[Agent {self.environment.roles.index(role) + 1}]',
+            *map(env_api.text_of, messages)]
+      prompts = {CENTRAL: (
+          CENTRAL, [{'role': 'user', 'content': '\n'.join(lines)}])}
+    else:
+      prompts = {
+          role: (self.policy_map[role], observe(role))
+          for role in phases[position.phase]}
+    return {
+        view: (name, self.bound[name].tokenizer.encode_prompt(messages))
+        for view, (name, messages) in prompts.items()}
 
   def fit(self, inputs: _Inputs) -> bool:
     return all(
         len(ids) <= self.bound[name].max_input_tokens
         for name, ids in inputs.values())
+
+  def inputs_fit(self, *at: Any) -> bool:
+    """Whether `inputs(*at)` fit."""
+    return self.fit(self.inputs(*at))
+
+  def check_first_inputs(self, tasks: Sequence[env_api.Task]) -> None:
+    """Raises UserError unless the first inputs of the critics fit.
+
+    Longer inputs of later turns end their episodes, see `inputs_fit`.
+    """
+    for task in tasks:
+      state = contract.reset(self.environment, task)
+      for name, ids in self.inputs(
+          task['task_id'], contract.Position(), state).values():
+        limit = self.bound[name].max_input_tokens
+        if len(ids) > limit:
+          raise errors.UserError(
+              f'The first input of critic/{name} in task {task["task_id"]!r} '
+              f'has {len(ids)} tokens; at most {limit} fit: the largest of '
+              'critic.prompt_buckets, or the positions of the model if they '
+              'are fewer.')
 
 
 def make_critics(
@@ -100,103 +151,33 @@ def make_critics(
 
 def bind_critics(
     spec: spec_lib.CriticSpec, critics: Mapping[str, policy_lib.Policy],
-    params: Mapping[str, policy_lib.Params],
-    buckets: batching.Buckets) -> Critics | None:
-  """The critics with their current parameters; None without critics."""
+    params: Mapping[str, policy_lib.Params], buckets: batching.Buckets,
+    **parts: Any) -> Critics | None:
+  """The critics with their current parameters; None without critics.
+
+  Without parameters they have no values. `parts` are the other fields.
+  """
   if not critics:
     return None
   return Critics(spec, {
       name.removeprefix('critic/'): BoundCritic(
-          name, critic.tokenizer, _input_limit(critic, buckets),
+          name, critic.tokenizer,
+          min(buckets.prompt[-1], critic.config.max_positions),
           functools.partial(
-              update_lib.critic_values, critic, params[name], buckets=buckets))
-      for name, critic in critics.items()})
-
-
-def _input_limit(
-    critic: policy_lib.Policy, buckets: batching.Buckets) -> int:
-  return min(buckets.prompt[-1], critic.config.max_positions)
-
-
-def check_first_inputs(
-    spec: spec_lib.CriticSpec, critics: Mapping[str, policy_lib.Policy],
-    environment: env_api.Environment, tasks: Sequence[env_api.Task],
-    policy_map: policies_lib.PolicyMap, buckets: batching.Buckets) -> None:
-  """Raises UserError unless the first inputs of the critics fit.
-
-  Longer inputs of later turns end their episodes, see `inputs_fit`.
-  """
-  named = {
-      name.removeprefix('critic/'): critic for name, critic in critics.items()}
-  for task in tasks if critics else ():
-    inputs = _inputs(
-        spec.kind, named, environment, policy_map, contract.reset(
-            environment, task), contract.Position(0, 0), task['task_id'])
-    for name, ids in inputs.values():
-      limit = _input_limit(named[name], buckets)
-      if len(ids) > limit:
-        raise errors.UserError(
-            f'The first input of critic/{name} in task {task["task_id"]!r} has '
-            f'{len(ids)} tokens; at most {limit} fit. Raise '
-            f'critic.prompt_buckets (largest: {buckets.prompt[-1]}); the model '
-            f'has {named[name].config.max_positions} positions.')
-
-
-def inputs_fit(
-    critics: Critics, runner: runner_lib.EpisodeRunner, task_id: str,
-    position: contract.Position, state: env_api.State) -> bool:
-  """Whether the inputs of the critics at a position fit."""
-  return critics.fit(_inputs(
-      critics.spec.kind, critics.bound, runner.environment, runner.policy_map,
-      state, position, task_id))
-
-
-def _inputs(
-    kind: str, critics: Mapping[str, BoundCritic | policy_lib.Policy],
-    environment: env_api.Environment, policy_map: policies_lib.PolicyMap,
-    state: env_api.State, position: contract.Position,
-    task_id: str) -> _Inputs:
-  """The inputs of the critics at a position."""
-  inputs = {}
-  for view, messages in critic_prompts(
-      environment, kind, state, position.phase, task_id=task_id,
-      turn=position.turn).items():
-    name = CENTRAL if kind == 'central' else policy_map[view]
-    inputs[view] = name, critics[name].tokenizer.encode_prompt(messages)
-  return inputs
-
-
-def critic_prompts(
-    environment: env_api.Environment, kind: str, state: env_api.State,
-    phase: int, *, task_id: str, turn: int) -> dict[str, list[env_api.Message]]:
-  """The messages that critics see before a phase of a turn, by view.
-
-  The views are the roles of the phase, or `CENTRAL` for a central critic. The
-  roles of `environment.phases[phase]` act next in `state`.
-  """
-  observe = functools.partial(
-      contract.observe, environment, state, task_id=task_id, turn=turn)
-  if kind != 'central':
-    return {role: [*observe(role)] for role in environment.phases[phase]}
-  lines = []
-  for role in itertools.chain(*environment.phases[:phase + 1]):
-    messages = observe(role)
-    lines += [
-        f'[Agent {environment.roles.index(role) + 1}]',
-        *map(env_api.text_of, messages)]
-  return {CENTRAL: [{'role': 'user', 'content': '\n'.join(lines)}]}
+              update_lib.critic_values, critic, params.get(name),
+              buckets=buckets))
+      for name, critic in critics.items()}, **parts)
 
 
 def with_values(
-    trees: Sequence[tree_lib.Tree], environment: env_api.Environment,
-    policy_map: policies_lib.PolicyMap, rollout: spec_lib.RolloutSpec,
+    trees: Sequence[tree_lib.Tree], rollout: spec_lib.RolloutSpec,
     critics: Critics) -> list[tree_lib.Tree]:
   """Adds returns, baselines and critic examples to trees.
 
   Candidates receive their returns, groups the values of their prompts, and
   nodes the examples.
   """
-  evaluation = _Evaluation(environment, policy_map, rollout, critics)
+  evaluation = _Evaluation(rollout, critics)
   queries = [
       [evaluation.add_node(node) for node in tree.nodes] for tree in trees]
   evaluation.compute_values()
@@ -216,8 +197,6 @@ class _Evaluation:
   Every distinct input is evaluated once, with one call per critic.
   """
 
-  environment: env_api.Environment
-  policy_map: policies_lib.PolicyMap
   rollout: spec_lib.RolloutSpec
   critics: Critics
   inputs: dict[_Input, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -232,10 +211,11 @@ class _Evaluation:
     task_id = node.groups[0].key.task_id
     position = contract.Position(node.turn, node.phase)
     return [
-        self._add(node.state, position, task_id),
+        self._add(task_id, position, node.state),
         *({} if node.is_leaf(j) else self._add(
-            step.state, contract.next_position(
-                self.environment, position, step, task_id=task_id), task_id)
+            task_id, contract.next_position(
+                self.critics.environment, position, step, task_id=task_id),
+            step.state)
           for j, step in enumerate(node.steps))]
 
   def compute_values(self) -> None:
@@ -271,13 +251,11 @@ class _Evaluation:
     return dataclasses.replace(tree, nodes=tuple(nodes))
 
   def _add(
-      self, state: env_api.State, position: contract.Position,
-      task_id: str) -> _Query:
+      self, task_id: str, position: contract.Position,
+      state: env_api.State) -> _Query:
     query = {}
     try:
-      inputs = _inputs(
-          self.critics.spec.kind, self.critics.bound, self.environment,
-          self.policy_map, state, position, task_id)
+      inputs = self.critics.inputs(task_id, position, state)
     except errors.TemplateError:  # No episode continues there.
       return {}
     for view, (name, ids) in inputs.items() if self.critics.fit(inputs) else ():

@@ -1,7 +1,6 @@
 """Plays the tasks of a training step, by the algorithm of `rollout.mode`."""
 
 from collections.abc import Sequence
-import functools
 
 from atgrpo_jax import errors
 from atgrpo_jax.algorithms import actor_critic
@@ -48,10 +47,8 @@ def play(
   `critics` is used by the return type 'bootstrapped' only.
   """
   if rollout.return_type == 'bootstrapped':
-    runner.critics_fit = functools.partial(
-        actor_critic.inputs_fit, critics, runner)
+    runner.critics_fit = critics.inputs_fit
   trees = runner.play([play_task(runner, task, rollout) for task in tasks])
   if rollout.return_type == 'bootstrapped':
-    trees = actor_critic.with_values(
-        trees, runner.environment, runner.policy_map, rollout, critics)
+    trees = actor_critic.with_values(trees, rollout, critics)
   return trees

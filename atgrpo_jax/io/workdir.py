@@ -119,7 +119,7 @@ def write_config(
     digests: Mapping[str, str]) -> None:
   """Writes `config.json`: the resolved config, its hash, and `digests`.
 
-  The digests are those of the user's code; see `rules.digests`.
+  The digests are those of the user's code; see `rules.module_digest`.
   """
   hosts.barrier()  # All processes check the old file before it is replaced.
   if not hosts.is_first():

@@ -53,7 +53,7 @@ def play(
       specs.critic(kind=kind, gae_lambda=gae_lambda),
       {name: actor_critic.BoundCritic(
           f'critic/{name}', Spelled(), max_input_tokens, values_fn)
-       for name in names})
+       for name in names}, environment, runner.policy_map)
   rollout = specs.rollout(**magrpo_test.MAGRPO | {
       'return_type': 'bootstrapped'} | switches)
   advantage = specs.advantage(
