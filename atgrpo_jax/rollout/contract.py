@@ -6,7 +6,7 @@ the turn and the task. It carries the traceback of the user's code.
 Worker processes import this module, so it must not import jax.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import copy
 import dataclasses
@@ -309,20 +309,24 @@ def _checked(
         f'team_reward={team_reward}, outside its team_reward_range ({low}, '
         f'{high})')
   flags = {
-      name: _flag(name, getattr(step, name))
+      name: bool(_number(
+          name, getattr(step, name), 'a truth value', (0.0, 1.0).__contains__))
       for name in ('done', 'success', 'truncated')}
   for name in ('success', 'truncated'):
     if flags[name] and not flags['done']:
       raise _BadStepError(f'{name}=True with done=False')
   counts = {
-      name: _count(name, getattr(step, name))
+      name: int(_number(
+          name, getattr(step, name), 'a count', lambda x: x >= 0 and not x % 1))
       for name in ('program_runs', 'skip')}
   return dataclasses.replace(
       step, team_reward=team_reward, outcomes=maps['outcomes'], **flags,
       **rewards, **counts)
 
 
-def _number(field: str, value: Any) -> float:
+def _number(
+    field: str, value: Any, kind: str = 'a number',
+    is_kind: Callable[[float], bool] = lambda number: True) -> float:
   """A number or truth value of Python, numpy or jax as a float.
 
   Sums in single precision are wrong in the seventh decimal, and the float64 of
@@ -332,25 +336,12 @@ def _number(field: str, value: Any) -> float:
     if (isinstance(value, (str, bytes, bytearray)) or np.shape(value)
         or np.iscomplexobj(value)):
       raise TypeError('not a real number')
+    number = float(value)
     if getattr(value, 'dtype', None) == np.float32:
-      return round(float(str(value)), _FLOAT32_DECIMALS)
-    return float(value)
+      number = round(float(str(value)), _FLOAT32_DECIMALS)
+    if is_kind(number):
+      return number
+    raise ValueError('another kind of number')
   except Exception as error:  # Of the user's `__float__`, too.
     raise _BadStepError(
-        f'{field}={_SHOWN.repr(value)}, which is not a number') from error
-
-
-def _count(field: str, value: Any) -> int:
-  number = _number(field, value)
-  if number < 0 or number % 1:
-    raise _BadStepError(f'{field}={_SHOWN.repr(value)}, which is not a count')
-  return int(number)
-
-
-def _flag(field: str, value: Any) -> bool:
-  """A truth value of Python, numpy or jax, or 0 or 1, as a bool."""
-  try:
-    return {0.0: False, 1.0: True}[_number(field, value)]
-  except (KeyError, _BadStepError) as error:
-    raise _BadStepError(
-        f'{field}={_SHOWN.repr(value)}, which is not a truth value') from error
+        f'{field}={_SHOWN.repr(value)}, which is not {kind}') from error
