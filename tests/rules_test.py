@@ -20,48 +20,22 @@ from tests.algorithms import grpo_test
 from tests.rl import losses_test
 from tests.rollout import scripted
 
-OTHER_RULES = '''
-import jax
-
-number = 1
-
-def fails(*args):
-  raise KeyError('lost')
-
-def large(*args):
-  return 3
-
-def nan(returns, *args):
-  return returns * float('nan')
-
-def nan_list(returns, *args):
-  return [float('nan') for _ in returns]
-
-def ragged(returns, *args):
-  return [[1], [1, 2]]
-
-def stops(*args):
-  return next(iter(()))
-
-def true(*args):
-  return True
-
-def key_list(key, prompts):
-  return [key.turn]
-
-def three(a, b, c):
-  pass
-
-def row(ratio, logprobs, advantages, spec):
-  return 2 * advantages
-
-def branch(ratio, *args):
-  return ratio if ratio.max() > 1 else -ratio
-
-def loop(ratio, *args):
-  return jax.lax.while_loop(lambda x: x.max() > 1, lambda x: x - 1, ratio)
-
-'''
+# Name -> its value in the module `other_rules`.
+OTHER_RULES = {
+    'number': '1',
+    'fails': 'lambda *_: {}["lost"]',
+    'large': 'lambda *_: 3',
+    'nan': 'lambda returns, *_: returns * float("nan")',
+    'nan_list': 'lambda returns, *_: [float("nan") for _ in returns]',
+    'ragged': 'lambda *_: [[1], [1, 2]]',
+    'stops': 'lambda *_: next(iter(()))',
+    'true': 'lambda *_: True',
+    'key_list': 'lambda key, prompts: [key.turn]',
+    'three': 'lambda a, b, c: 0',
+    'row': 'lambda ratio, logprobs, advantages, spec: 2 * advantages',
+    'branch': 'lambda ratio, *_: ratio if ratio.max() > 1 else -ratio',
+    'loop': 'lambda ratio, *_: jax.lax.while_loop('
+            'lambda x: x.max() > 1, lambda x: x - 1, ratio)'}
 
 
 def _examples() -> list[str]:
@@ -79,7 +53,8 @@ def modules(tmp_path, monkeypatch):
   Policies follow scripts.
   """
   (tmp_path / 'my_rules.py').write_text('\n'.join(_examples()), 'utf-8')
-  (tmp_path / 'other_rules.py').write_text(OTHER_RULES, 'utf-8')
+  (tmp_path / 'other_rules.py').write_text('\n'.join([
+      'import jax', *map(' = '.join, OTHER_RULES.items())]), 'utf-8')
   monkeypatch.syspath_prepend(tmp_path)
   scripted.follow_scripts(monkeypatch)
 
