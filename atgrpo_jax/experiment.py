@@ -25,6 +25,7 @@ from atgrpo_jax.io import progress
 from atgrpo_jax.io import workdir as workdir_lib
 from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
+from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rollout import policies as policies_lib
 from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import workers as workers_lib
@@ -273,10 +274,22 @@ class Experiment:
         self.buckets, prompt=self.critic.prompt_buckets or self.buckets.prompt)
 
   def bound_critics(self, params: Params) -> actor_critic.Critics | None:
-    """Returns the critics with these parameters; None without critics."""
-    return actor_critic.bind_critics(
-        self.critic, self.critics, params, self.critic_buckets,
-        environment=self.environment, policy_map=self.policy_map)
+    """Returns the critics with these parameters; None without critics.
+
+    Without parameters they have no values.
+    """
+    if not self.critics:
+      return None
+    buckets = self.critic_buckets
+    return actor_critic.Critics(self.critic, {
+        name.removeprefix('critic/'): actor_critic.BoundCritic(
+            name, critic.tokenizer,
+            min(buckets.prompt[-1], critic.config.max_positions),
+            functools.partial(
+                update_lib.critic_values, critic, params.get(name),
+                buckets=buckets))
+        for name, critic in self.critics.items()},
+        self.environment, self.policy_map)
 
   def tasks(self, split: str) -> list[env_api.Task]:
     """Loads the tasks of a split and checks that their prompts fit."""

@@ -35,9 +35,7 @@ from atgrpo_jax import errors
 from atgrpo_jax import types
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.huggingface import tokenizer as tokenizer_lib
-from atgrpo_jax.learner import batching
 from atgrpo_jax.learner import policy as policy_lib
-from atgrpo_jax.learner import update as update_lib
 from atgrpo_jax.rl import returns as returns_lib
 from atgrpo_jax.rollout import contract
 from atgrpo_jax.rollout import policies as policies_lib
@@ -122,9 +120,8 @@ class Critics:
         if len(ids) > limit:
           raise errors.UserError(
               f'The first input of critic/{name} in task {task["task_id"]!r} '
-              f'has {len(ids)} tokens; at most {limit} fit: the largest of '
-              'critic.prompt_buckets, or the positions of the model if they '
-              'are fewer.')
+              f'has {len(ids)} tokens; at most {limit} fit. Raise '
+              'critic.prompt_buckets, up to the positions of the model.')
 
 
 def make_critics(
@@ -147,26 +144,6 @@ def make_critics(
               optimizer=dataclasses.replace(
                   policy.learner.optimizer, learning_rate=spec.learning_rate)))
       for key, policy in policies.items()}
-
-
-def bind_critics(
-    spec: spec_lib.CriticSpec, critics: Mapping[str, policy_lib.Policy],
-    params: Mapping[str, policy_lib.Params], buckets: batching.Buckets,
-    **parts: Any) -> Critics | None:
-  """The critics with their current parameters; None without critics.
-
-  Without parameters they have no values. `parts` are the other fields.
-  """
-  if not critics:
-    return None
-  return Critics(spec, {
-      name.removeprefix('critic/'): BoundCritic(
-          name, critic.tokenizer,
-          min(buckets.prompt[-1], critic.config.max_positions),
-          functools.partial(
-              update_lib.critic_values, critic, params.get(name),
-              buckets=buckets))
-      for name, critic in critics.items()}, **parts)
 
 
 def with_values(
