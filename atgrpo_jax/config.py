@@ -238,7 +238,7 @@ def _policy_configs(
       for section, keys in _POLICY_SECTIONS.items()}
   configs = {
       name: ml_collections.ConfigDict(shared).lock()
-      for name in policies_lib.policy_names(policy_map)}
+      for name in dict.fromkeys(policy_map.values())}
   if config.policies == 'lora_per_role':
     for sections in configs.values():
       sections.model.trained = 'lora'

@@ -22,11 +22,6 @@ from environments import env_api
 PolicyMap = Mapping[str, str]  # role -> policy
 
 
-def policy_names(policy_map: PolicyMap) -> tuple[str, ...]:
-  """The policies in the order of their first role."""
-  return tuple(dict.fromkeys(policy_map.values()))
-
-
 # Sampling.
 
 
