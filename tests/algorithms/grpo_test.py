@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import types
-from atgrpo_jax.rl import returns
 from atgrpo_jax.rollout import tree as tree_lib
 from tests.rollout import scripted
 
@@ -46,13 +45,6 @@ def play(return_type, policies=None):
       runner, {'A': 5}, group_key=('env',), scale='none', mode='parallel',
       group_size=3, return_type=return_type, alpha=0.5, discount=0.5)
   return trees[0], tree_lib.groups_of(trees), runner
-
-
-def test_a_role_is_paid_for_all_of_its_turns():
-  local, team = np.array([.1, .2, 0, .3, .1, 0]), np.array([0, 0, 0, 0, 0, 1])
-  np.testing.assert_allclose(
-      returns.episode_return(local + .5 * team, team, [*'ababab'], .5, 1),
-      (.7, 1) * 3)  # .5 + .1 + .1 for role a, and .5 + .2 + .3 for role b.
 
 
 @pytest.mark.parametrize('return_type', RETURNS)
