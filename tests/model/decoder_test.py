@@ -37,11 +37,11 @@ def _golden(name):
   return config, params, reference
 
 
-@functools.partial(jax.jit, static_argnames=('config', 'dtype'))
-def _logits(params, tokens, config, dtype=jnp.float32):
+@functools.partial(jax.jit, static_argnames='config')
+def _logits(params, tokens, config):
   """Logits [P, X, V] of tokens [P, X]."""
-  hidden, _ = model.forward(params, config, tokens[:, None], dtype=dtype)
-  return model.unembed(params, config, hidden[:, 0], dtype)
+  hidden, _ = model.forward(params, config, tokens[:, None])
+  return model.unembed(params, config, hidden[:, 0])
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'num_steps'))
@@ -98,14 +98,3 @@ def test_initial_parameters():
   for weight in params['embedding'], params['head'], kernel:
     assert abs(np.std(weight) / config.init_std - 1) < 0.05
   assert abs(np.corrcoef(kernel[0].ravel(), kernel[1].ravel())[0, 1]) < 0.1
-
-
-def test_bfloat16_is_near_float32():
-  config, params, reference = _golden('qwen3_untied')
-  logits, rounded = (
-      np.asarray(_logits(params, reference['prompts'], config, dtype))
-      for dtype in (jnp.float32, jnp.bfloat16))
-  assert rounded.dtype == np.float32
-  # Measured: 0.014 of the standard deviation of the logits.
-  error = np.sqrt(np.mean((rounded - logits)**2)) / np.std(logits)
-  assert 0 < error < 0.03
