@@ -26,13 +26,18 @@ def params():
   return tiny.make_params()
 
 
+def make_model(params, adapters=None, dtype=SPEC.dtype):
+  return engine_lib.SampledModel(
+      params, CONFIG, dtype, scripted.one_device(), adapters)
+
+
 def make_engine(
-    params, num_slots=(8,), prompt_lengths=(7,), adapters=None, num_rows=0,
-    **changes):
+    sampled, num_slots=(8,), prompt_lengths=(7,), num_rows=0, **changes):
+  """An engine of a model, or of its parameters."""
+  if not isinstance(sampled, engine_lib.SampledModel):
+    sampled = make_model(sampled)
   return engine_lib.Engine(
-      engine_lib.SampledModel(
-          params, CONFIG, SPEC.dtype, scripted.one_device(), adapters),
-      spec=dataclasses.replace(SPEC, **changes),
+      sampled, spec=dataclasses.replace(SPEC, dtype=sampled.dtype, **changes),
       num_slots=num_slots, prompt_lengths=prompt_lengths, num_rows=num_rows)
 
 
@@ -42,6 +47,16 @@ def make_requests(num=24, budget=100):
   return [
       engine_lib.Request(i, prompts[i, :(7, 4, 1)[i % 3]], (2, i), budget)
       for i in range(num)]
+
+
+def chunks(*engines, found):
+  """Yields while each chunk is decoded; adds the sampled groups to `found`."""
+  while any(engine.busy for engine in engines):
+    for engine in engines:
+      engine.dispatch()
+    yield
+    for engine in engines:
+      found += engine.collect()
 
 
 def drain(engine, requests):
@@ -98,12 +113,8 @@ def test_requests_can_end_candidates(params, sampled):
 @pytest.mark.parametrize('budget, capacity', [(100, 128), (130, 256)])
 def test_rows_of_bfloat16_hold_the_longest_completion(
     params, budget, capacity):
-  sampled = engine_lib.SampledModel(
-      model.cast(params, jax.numpy.bfloat16), CONFIG, 'bfloat16',
-      scripted.one_device())
-  engine = engine_lib.Engine(
-      sampled, spec=dataclasses.replace(SPEC, dtype='bfloat16'),
-      num_slots=(1,), prompt_lengths=(7,))
+  engine = make_engine(make_model(
+      model.cast(params, jax.numpy.bfloat16), dtype='bfloat16'), (1,))
   request, = make_requests(num=1, budget=budget)
   engine.add(request)
   engine.dispatch()
@@ -126,8 +137,7 @@ def test_ended_candidates_lose_their_rows(params):
 
 def test_parameters_are_copied_only_into_another_dtype(params):
   for dtype in ('float32', 'bfloat16'):
-    prepared = engine_lib.SampledModel(
-        params, CONFIG, dtype, scripted.one_device()).prepared
+    prepared = make_model(params, dtype=dtype).prepared
     assert (prepared is params) == (dtype == 'float32')
     assert prepared['embedding'].dtype == dtype
 
@@ -171,7 +181,7 @@ def test_rows_that_move_keep_their_adapter(params, num_rows):
   requests = make_requests(16)
   found = drain(
       make_engine(
-          params, (16,), adapters=model.stack(weights, [1.0, 1.0]),
+          make_model(params, model.stack(weights, [1.0, 1.0])), (16,),
           num_rows=num_rows),
       [dataclasses.replace(x, adapter=x.tag % 2) for x in requests])
   # 128 candidates begin, and at most 64 rows are left for the last ones.
@@ -179,7 +189,8 @@ def test_rows_that_move_keep_their_adapter(params, num_rows):
   assert lengths[-64] < lengths[-1] - engine_lib.CHUNK
   for adapter in (0, 1):
     alone = drain(
-        make_engine(params, adapters=model.stack([weights[adapter]], [1.0])),
+        make_engine(make_model(
+            params, model.stack([weights[adapter]], [1.0]))),
         requests[adapter::2])
     assert num_different(found[adapter::2], alone) <= 1
 
@@ -205,13 +216,6 @@ def test_candidates_wait_for_rows(params, monkeypatch):
 def test_prompts_of_all_lengths_are_decoded_together(
     params, skips_padding, monkeypatch):
   """The estimate of `fit` holds."""
-  decode, lengths = programs.decode, set()
-
-  def record(params, slots, past, *args, **kwargs):
-    lengths.add(slots.prompt_length)
-    return decode(params, slots, past, *args, **kwargs)
-
-  monkeypatch.setattr(programs, 'decode', record)
   monkeypatch.setattr(model, 'skips_padding', lambda *_: skips_padding)
   shapes = fit.Shapes(256, 128, SPEC.group_size, 1, (2, 4, 8))
   learner = fit.Learner(CONFIG, 'none', itemsize=4)
@@ -223,12 +227,11 @@ def test_prompts_of_all_lengths_are_decoded_together(
   engine = make_engine(params, shapes.groups, (7, 64, 256))
   for request in requests:
     engine.add(request)
-  found, held = [], 0
-  while engine.busy:
-    engine.dispatch()
+  found, lengths, held = [], set(), 0
+  for _ in chunks(engine, found=found):
+    lengths.add(engine._slots.prompt_length)
     held = max(held, sum(x.nbytes for x in jax.tree.leaves(
         (engine._slots.prefix, engine._past))))
-    found += engine.collect()
   assert 0.6 * limit < held < 1.05 * limit
   assert lengths == ({256} if skips_padding else {7, 64, 256})
   found.sort(key=lambda group: group.request.tag)
@@ -248,33 +251,23 @@ def test_a_long_prompt_waits_for_memory_on_a_cpu(params, monkeypatch):
   for i in range(9):
     engine.add(engine_lib.Request(
         i, prompts[i, :200 if i == 4 else 60], (2, i), 16))
-  shapes = []
-  while engine.busy:
-    engine.dispatch()
-    shapes.append((len(engine._held), engine._slots.prompt_length))
-    engine.collect()
+  shapes = [
+      (len(engine._held), engine._slots.prompt_length)
+      for _ in chunks(engine, found=[])]
   # The first four, then the long one and its successor, then the others.
   assert shapes == [(8, 64), (2, 256), (8, 64)]
 
 
 def test_engines_of_a_model_share_its_slots_and_rows(params, sampled):
-  shared = engine_lib.SampledModel(
-      params, CONFIG, SPEC.dtype, scripted.one_device())
+  shared = make_model(params)
   engines = [
-      engine_lib.Engine(
-          shared, spec=SPEC, num_slots=(2, 4, 8), num_rows=24,
-          prompt_lengths=(7,))
-      for _ in range(3)]
+      make_engine(shared, (2, 4, 8), num_rows=24) for _ in range(3)]
   for request in make_requests():
     engines[request.tag % 3].add(request)
   found, held, rows = [], [], []
-  while any(engine.busy for engine in engines):
-    for engine in engines:
-      engine.dispatch()
+  for _ in chunks(*engines, found=found):
     held.append([len(engine._held) for engine in engines])
     rows.append([share.num_rows for share in shared.shares.values()])
-    for engine in engines:
-      found += engine.collect()
   assert max(map(sum, held)) == 8 and any(all(x) for x in held)
   assert max(map(sum, rows)) == 24
   # Few numbers are compiled; two groups have 16 candidates.
@@ -286,12 +279,10 @@ def test_engines_of_a_model_share_its_slots_and_rows(params, sampled):
 
 def test_waiting_candidates_sample_nothing_in_free_rows(params):
   """Also if their engine gives rows to another."""
-  shared = engine_lib.SampledModel(
-      params, CONFIG, SPEC.dtype, scripted.one_device())
+  shared = make_model(params)
   first, second = (
-      engine_lib.Engine(
-          shared, spec=dataclasses.replace(SPEC, group_size=3, stop_ids=NEVER),
-          num_slots=(4, 8), num_rows=8, prompt_lengths=(7,))
+      make_engine(
+          shared, (4, 8), num_rows=8, group_size=3, stop_ids=NEVER)
       for _ in range(2))
   requests = make_requests(9, budget=32)
   first.add(dataclasses.replace(requests[0], budget=16))
@@ -303,26 +294,10 @@ def test_waiting_candidates_sample_nothing_in_free_rows(params):
   first.add(requests[4])
   for request in requests[5:]:
     second.add(request)
-  while first.busy or second.busy:
-    for engine in second, first:
-      engine.dispatch()
-    for engine in second, first:
-      found += engine.collect()
+  for _ in chunks(second, first, found=found):
+    pass
   for group in found:
     assert {*map(len, group.completions)} == {group.request.budget}
-
-
-def test_waiting_groups_reuse_free_slots(params):
-  engine = make_engine(params, stop_ids=NEVER)
-  for request in make_requests(29):
-    engine.add(dataclasses.replace(request, budget=16 if request.tag else 64))
-  num_chunks = 0
-  while engine.busy:
-    engine.dispatch()
-    engine.collect()
-    num_chunks += 1
-  # Seven short groups at a time beside the long one.
-  assert num_chunks == 4
 
 
 def test_finished_groups_cost_nothing(params):
