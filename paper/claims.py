@@ -150,9 +150,10 @@ Otherwise it is undecided. p is adjusted for all {num_p} tests of this page
 ([statistics.py](../atgrpo_jax/statistics.py)). A claim with fewer than two
 seeds is not tested. A *pilot* has fewer than five.
 
-**A claim that training improves an untrained team says little.** Depot's
-`mixed` has two sets of runs. This page uses the second; in the first, only the
-claim against an agent with one answer holds.
+**A claim that training improves an untrained team says little.**
+
+Depot's `mixed` has two sets of runs. This page uses the second; in the first,
+only the claim against an agent with one answer holds.
 
 - Numbers are success or return in % of the maximum.
 - A row that training improves may have learned the form of its answers only, as
@@ -162,10 +163,10 @@ claim against an agent with one answer holds.
   the direction of the claim is ours. The coding table is MAGRPO's (arXiv
   2508.04652), and arXiv 2601.21972 its authors' paper on critics. Other tables
   and Algorithm 1 are AT-GRPO's (arXiv 2510.11062).
-- We left out tasks that one row never solves, other rows with earlier rewards,
-  [games](results.md#games), which nearly every trained team solves, and swapped
-  roles. Claims that need Qwen3, larger coders, the papers'
-  data or undisturbed timing are missing, too.
+- We left out [games](results.md#games), which nearly every trained team solves,
+  tasks that one row never solves, swapped roles, rows without † that had earlier
+  rewards, and claims that need Qwen3, larger coders, the papers' data or
+  undisturbed timing.
 """
 
 
