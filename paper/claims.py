@@ -164,9 +164,9 @@ only the claim against an agent with one answer holds.
   2508.04652), and arXiv 2601.21972 its authors' paper on critics. Other tables
   and Algorithm 1 are AT-GRPO's (arXiv 2510.11062).
 - We left out [games](results.md#games), which nearly every trained team solves,
-  tasks that one row never solves, swapped roles, rows without † that had earlier
-  rewards, and claims that need Qwen3, larger coders, the papers' data or
-  undisturbed timing.
+  tasks that one row never solves, swapped roles, rows without † that had
+  earlier rewards, and claims that need Qwen3, larger coders, the papers' data
+  or undisturbed timing.
 """
 
 

@@ -300,6 +300,19 @@ def test_waiting_candidates_sample_nothing_in_free_rows(params):
     assert {*map(len, group.completions)} == {group.request.budget}
 
 
+def test_waiting_groups_reuse_free_slots(params):
+  engine = make_engine(params, stop_ids=NEVER)
+  for request in make_requests(29):
+    engine.add(dataclasses.replace(request, budget=16 if request.tag else 64))
+  num_chunks = 0
+  while engine.busy:
+    engine.dispatch()
+    engine.collect()
+    num_chunks += 1
+  # Seven short groups at a time beside the long one.
+  assert num_chunks == 4
+
+
 def test_finished_groups_cost_nothing(params):
   def cache_bytes():
     return sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4)
