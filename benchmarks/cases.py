@@ -201,6 +201,17 @@ def _with_percentages(case: Case) -> Case:
   return dataclasses.replace(case, counts=counts)
 
 
+def _with_block(case: Case, block: int) -> Case:
+  """Lets attention read `block` positions in one step from now on."""
+  def make():
+    jax.clear_caches()
+    kernels.RAGGED_BLOCKS = dict.fromkeys(kernels.RAGGED_BLOCKS, block)
+    return case.make()
+
+  return dataclasses.replace(
+      case, name=f'{case.name}, blocks of {block}', make=make)
+
+
 def errors() -> Iterator[Check]:
   """Errors of kernels, and of sampled log-probabilities."""
   for dtype in ('bfloat16', 'float32'):
@@ -278,6 +289,9 @@ def decode(size: str) -> Iterator[Case]:
       for lora in None, _ADAPTER:
         yield _with_percentages(
             _decode(_qwen3(size), load, *setting, lora=lora))
+    for block in _pick((64, 128, 256, 512), cpu=(32,)):
+      yield _with_percentages(
+          _with_block(_decode(_qwen3(size), load, *setting), block))
     return
   for prompt in _pick((64, 2048), cpu=(16,)):
     for batch in _pick((8, 64, 512, 2048), cpu=(8, 16)):

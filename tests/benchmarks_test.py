@@ -46,6 +46,7 @@ if part == 'decode_0.6b': time.sleep(60)
 @pytest.fixture(autouse=True)
 def tiny_sizes(monkeypatch):
   monkeypatch.setattr(cases, 'SIZES', _SIZES)
+  monkeypatch.setattr(kernels, 'RAGGED_BLOCKS', kernels.RAGGED_BLOCKS)
 
 
 def test_lower_bounds_by_hand():

@@ -33,8 +33,8 @@ from atgrpo_jax.model import products
 _LANES = 128  # Width of a TPU register.
 _SUBLANES = 16  # Rows of a bfloat16 register.
 _SPLASH_BLOCK = 512  # Queries or keys of a block.
-_TPU_BLOCK = 256  # Positions that `ragged_on_tpu` reads in one step.
-_GPU_BLOCK = 64  # Positions that `ragged_on_gpu` reads in one step.
+# Positions that `ragged_on_tpu` and `ragged_on_gpu` read in one step.
+RAGGED_BLOCKS = {'tpu': 256, 'gpu': 64}  # Benchmarks change it.
 _MIN_GPU_BLOCK = 16  # Smallest axis of a product on tensor cores.
 _MAX_GPU_QUERIES = 64  # Queries of a GPU program; 128 spill registers.
 _MIN_GPU_PROGRAMS = 264  # Two for each multiprocessor of an H100.
@@ -337,7 +337,7 @@ def ragged_on_tpu(q, k, v, lengths, interpret: bool = False):
   num_rows, heads, num_queries, width = q.shape
   pad = -num_queries % _SUBLANES
   q = jnp.pad(q, ((0, 0), (0, 0), (0, pad), (0, 0)))
-  block = math.gcd(k.shape[-1], _TPU_BLOCK)
+  block = math.gcd(k.shape[-1], RAGGED_BLOCKS['tpu'])
   num_blocks = -(-lengths // block)
   ends = jnp.cumsum(num_blocks)
   max_steps = num_rows * (k.shape[-1] // block)
@@ -427,7 +427,7 @@ def ragged_on_gpu(q, k, v, lengths, interpret: bool = False):
   """
   num_rows, heads, num_queries, width = q.shape
   capacity = k.shape[-1]
-  block = math.gcd(capacity, _GPU_BLOCK)
+  block = math.gcd(capacity, RAGGED_BLOCKS['gpu'])
   max_queries = min(
       max(pl.next_power_of_2(num_queries), _MIN_GPU_BLOCK), _MAX_GPU_QUERIES)
   grid = num_rows, heads, pl.cdiv(num_queries, max_queries)
