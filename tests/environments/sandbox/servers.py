@@ -20,15 +20,17 @@ LIMITS = sandbox.Limits(
 _ORDINARY = {'user': 54321, 'group': 54321, 'extra_groups': [], 'cwd': '/'}
 
 
-def _works(level):
+def start(level='auto'):
+  """The level of a server, or why there is none."""
   try:
-    with sandbox.SandboxServer(1, level):
-      return True
-  except sandbox.NoSandboxError:
-    return False
+    with sandbox.SandboxServer(1, level) as server:
+      assert server.sandbox.run('print(1)').stdout == '1\n'
+      return server.level.value
+  except sandbox.NoSandboxError as error:
+    return str(error)
 
 
-CONFINED = [level for level in ('bwrap', 'kernel') if _works(level)]
+CONFINED = [level for level in ('bwrap', 'kernel') if start(level) == level]
 LEVELS = [*CONFINED, 'unsafe_rlimit']
 
 
