@@ -70,9 +70,11 @@ def usage(pid: int) -> tuple[int, float, int] | None:
   if fields[0] == b'Z':
     return None
   ticks = int(fields[11]) + int(fields[12])
+  page_tables = re.search(rb'VmPTE:\s*(\d+)', _read(pid, 'status'))
+  kilobytes = int(page_tables[1]) if page_tables else 0
   return (
       int(fields[17]), ticks / os.sysconf('SC_CLK_TCK'),
-      int(fields[21]) * os.sysconf('SC_PAGESIZE') + _page_table_bytes(pid))
+      int(fields[21]) * os.sysconf('SC_PAGESIZE') + 1024 * kilobytes)
 
 
 def kill_descendants() -> None:
@@ -103,12 +105,6 @@ def children(pid: int) -> set[int]:
 def _stat(pid: int) -> list[bytes]:
   """Fields of /proc/PID/stat from the state on; zeros if it is gone."""
   return _read(pid, 'stat').rpartition(b')')[2].split() or [b'0'] * 22
-
-
-def _page_table_bytes(pid: int) -> int:
-  """VmPTE of a process; 0 if it is gone or the kernel does not say."""
-  match = re.search(rb'VmPTE:\s*(\d+)', _read(pid, 'status'))
-  return 1024 * int(match[1]) if match else 0
 
 
 def _read(pid: int, name: str) -> bytes:
