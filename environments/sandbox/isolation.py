@@ -36,6 +36,9 @@ _STACKS_BYTES = 1 << 30
 # plus the process id.
 _FIRST_USER = 0x70000000
 _MAX_PENDING_SIGNALS = 64
+# Arguments of capset(2): version 3 and the calling process; two words each of
+# effective, permitted and inheritable capabilities, all zero.
+_NO_CAPABILITIES = struct.pack('=Ii', 0x20080522, 0), bytes(24)
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION = 1  # Flag of _CREATE_RULESET.
@@ -99,7 +102,8 @@ class Isolation:
       if present != resource.RLIM_INFINITY:
         value = min(value, present)
       resource.setrlimit(kind, (value, value))
-    processes.drop_capabilities()
+    # Root keeps its files.
+    processes.check(processes.libc.capset(*_NO_CAPABILITIES), 'capset')
     if self._ruleset is not None:
       _landlock(_RESTRICT_SELF, self._ruleset, 0)
       self._filter.install()

@@ -4,7 +4,6 @@ import ctypes
 import os
 import re
 import signal
-import struct
 
 # Environment of processes that fork. A thread for each core would not survive a
 # fork, and would reserve 40 MB of address space.
@@ -16,9 +15,6 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
 libc = ctypes.CDLL(None, use_errno=True)
-# Arguments of capset(2): version 3 and the calling process; two words each of
-# effective, permitted and inheritable capabilities, all zero.
-_CAPABILITIES = struct.pack('=Ii', 0x20080522, 0), bytes(24)
 
 
 def set_option(option: int, value: int) -> None:
@@ -31,11 +27,6 @@ def die_with(parent: int) -> None:
   set_option(PR_SET_PDEATHSIG, signal.SIGKILL)
   if os.getppid() != parent:
     os._exit(1)
-
-
-def drop_capabilities() -> None:
-  """Drops all capabilities of this process for good; root keeps its files."""
-  check(libc.capset(*_CAPABILITIES), 'capset')
 
 
 def reap() -> set[int]:
