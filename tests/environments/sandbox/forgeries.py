@@ -4,7 +4,9 @@ Each should define `add(x, y)`. Many pass if asserts share their process, or
 search for the answers.
 """
 
-_EQUAL = '''
+
+def _equal(value='Equal()', base='object'):
+  return f'''
 class Equal({base}):
   def __eq__(self, other): return True
   def __ne__(self, other): return False
@@ -14,10 +16,6 @@ class Equal({base}):
   def __repr__(self): return 'passed'
 def add(x, y): return {value}
 '''
-
-
-def _equal(value='Equal()', base='object'):
-  return _EQUAL.format(value=value, base=base)
 
 
 def _write(value):
