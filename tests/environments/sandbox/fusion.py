@@ -5,12 +5,9 @@ import dataclasses
 import http.server
 import json
 import threading
-import time
 
 from environments import sandbox
 from environments.sandbox import Status
-
-_OUTPUT_BYTES = 4 << 20
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -35,11 +32,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _run(programs, request):
-  start = time.monotonic()
   seconds = request['run_timeout']
   result = dataclasses.replace(programs, limits=sandbox.Limits(
       cpu_seconds=seconds + 1.0, wall_seconds=seconds,
-      output_bytes=_OUTPUT_BYTES)).run(request['code'], request['stdin'])
+      output_bytes=4 << 20)).run(request['code'], request['stdin'])
   status, code, stderr = {
       Status.OK: ('Finished', 0, result.stderr),
       Status.ERROR: ('Finished', 1, result.stderr),
@@ -48,8 +44,8 @@ def _run(programs, request):
   return {
       'status': 'Failed' if code != 0 else 'Success', 'message': '',
       'run_result': {
-          'status': status, 'execution_time': time.monotonic() - start,
-          'return_code': code, 'stdout': result.stdout, 'stderr': stderr}}
+          'status': status, 'return_code': code, 'stdout': result.stdout,
+          'stderr': stderr}}
 
 
 @contextlib.contextmanager
