@@ -99,10 +99,6 @@ class State:
   # Role -> weighted local terms of its last action.
   qualities: env_api.Qualities = ()
 
-  @property
-  def task_id(self) -> str:
-    return self.problem.task_id
-
 
 @dataclasses.dataclass(frozen=True)
 class Contest(env_api.Sequential):

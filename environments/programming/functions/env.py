@@ -85,10 +85,6 @@ class State:
   # The reply of `aux` between the phases of a pipeline, otherwise None.
   aux: str | None = None
 
-  @property
-  def task_id(self) -> str:
-    return self.problem.task_id
-
 
 @dataclasses.dataclass(frozen=True)
 class Functions:
