@@ -68,7 +68,7 @@ def load(
     data_dir: local folder of all data sets of builders; by default
       $TFDS_DATA_DIR or ~/tensorflow_datasets.
     builder_config: a config of the builder; by default its
-      DEFAULT_BUILDER_CONFIG_NAME.
+      DEFAULT_BUILDER_CONFIG_NAME, or else its first.
 
   Raises:
     ValueError: the split, the module or its files cannot be used.

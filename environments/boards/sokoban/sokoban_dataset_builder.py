@@ -40,7 +40,6 @@ class Builder(datasets.TaskBuilder):
       tfds.core.BuilderConfig(
           name='2boxes', description='Two boxes.', version='2.0.0'),
   ]
-  DEFAULT_BUILDER_CONFIG_NAME = '1box'
 
   @property
   def FEATURES(self) -> dict[str, Any]:

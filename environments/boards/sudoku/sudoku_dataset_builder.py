@@ -64,7 +64,6 @@ class Builder(datasets.TaskBuilder):
       tfds.core.BuilderConfig(name='4x4', description='Boxes of 2x2 cells.'),
       tfds.core.BuilderConfig(name='9x9', description='Boxes of 3x3 cells.'),
   ]
-  DEFAULT_BUILDER_CONFIG_NAME = '4x4'
 
   @property
   def FEATURES(self) -> dict[str, Any]:
