@@ -70,15 +70,25 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
     files = self.builder_config
     folder = datasets.manual_folder(
         self.data_dir_root, files.folder or files.name)
-    patterns = files.split_files
-    if folder.is_dir():
-      patterns = {
-          split: (
-              f'{split}.jsonl', f'{split}.jsonl.gz', f'{split}.parquet', *names)
-          for split, names in patterns.items()}
-    else:
+    is_manual = folder.is_dir()
+    if not is_manual:
       folder = self._download(folder)
-    return _find_files(folder, patterns)
+    names = sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob('*') if path.is_file())
+    found = {}
+    for split, patterns in files.split_files.items():
+      if is_manual:
+        patterns = (
+            f'{split}.jsonl', f'{split}.jsonl.gz', f'{split}.parquet',
+            *patterns)
+      matches = (fnmatch.filter(names, pattern) for pattern in patterns)
+      found[split] = [folder / name for name in next(filter(None, matches), ())]
+      if not found[split]:
+        raise ValueError(
+            f'{folder} has no files of the split {split!r}; expected '
+            f'{" or ".join(patterns)}, but it has {", ".join(names[:10])}')
+    return found
 
   def _generate_examples(
       self, split: str, paths: Sequence[pathlib.Path]
@@ -117,21 +127,3 @@ class FilesBuilder(datasets.TaskBuilder, skip_registration=True):
           f'download {files.hub_repo} --repo-type dataset --local-dir '
           f'{manual_folder}`, and copy the folder here. Or write {splits} with '
           f'the fields {", ".join(files.fields)} into the folder.') from error
-
-
-def _find_files(
-    folder: pathlib.Path, split_files: Mapping[str, Sequence[str]]
-) -> dict[str, list[pathlib.Path]]:
-  """Returns the files of each split, or raises ValueError without any."""
-  names = sorted(
-      path.relative_to(folder).as_posix()
-      for path in folder.rglob('*') if path.is_file())
-  found = {}
-  for split, patterns in split_files.items():
-    matches = (fnmatch.filter(names, pattern) for pattern in patterns)
-    found[split] = [folder / name for name in next(filter(None, matches), ())]
-    if not found[split]:
-      raise ValueError(
-          f'{folder} has no files of the split {split!r}; expected '
-          f'{" or ".join(patterns)}, but it has {", ".join(names[:10])}')
-  return found
