@@ -44,9 +44,6 @@ SPLIT_SIZES = {'test': 1_000, 'validation': 200, 'train': 10_000}
 _MODULE_HINT = (
     'expected a module with a function tasks(split), or with a class Builder, '
     "such as 'environments.boards.plan_path.plan_path_dataset_builder'")
-_ROWS_HINT = (
-    'expected a list of dicts, a Hugging Face data set, or the path of a '
-    '.jsonl, .jsonl.gz or .parquet file')
 
 
 def load(
@@ -246,7 +243,9 @@ def _rows_of(module: types.ModuleType, name: str) -> list[dict[str, Any]]:
     return to_tasks([row for _, row in row_files.read_rows(path)])
   if not isinstance(rows, list):
     raise ValueError(
-        f'{call} returned {type(rows).__name__} {rows!r:.100}; {_ROWS_HINT}.')
+        f'{call} returned {type(rows).__name__} {rows!r:.100}; expected a list '
+        'of dicts, a Hugging Face data set, or the path of a .jsonl, .jsonl.gz '
+        'or .parquet file.')
   tasks = to_tasks(rows)
   if split_hash(tasks) != split_hash(to_tasks(rows_of_call())):
     raise ValueError(
