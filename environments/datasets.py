@@ -296,13 +296,10 @@ def _prepared_builder(
     module: types.ModuleType, data_dir: str | None, builder_config: str | None
 ) -> tfds.core.DatasetBuilder:
   """Opens the builder and writes its data set on first use."""
-  options = {'data_dir': data_dir, 'file_format': 'array_record'}
-  if builder_config is not None:
-    if builder_config not in module.Builder.builder_configs:
-      raise ValueError(
-          f'dataset.config={builder_config!r} is not a config of '
-          f'{module.__name__}; it has {list(module.Builder.builder_configs)}.')
-    options['config'] = builder_config
+  if builder_config not in (None, *module.Builder.builder_configs):
+    raise ValueError(
+        f'dataset.config={builder_config!r} is not a config of '
+        f'{module.__name__}; it has {list(module.Builder.builder_configs)}.')
   root = os.path.expanduser(
       data_dir or os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets'))
   name = module.Builder.name
@@ -326,7 +323,8 @@ def _prepared_builder(
         'delete the folder of the data set to make it again'):
       builder = module.Builder.__new__(module.Builder)
       builder.name = f'{name}_{digest.hexdigest()[:8]}'  # Names the folder.
-      builder.__init__(**options)
+      builder.__init__(
+          data_dir=data_dir, config=builder_config, file_format='array_record')
       return builder
 
   builder = open_builder()
