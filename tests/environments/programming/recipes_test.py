@@ -27,17 +27,6 @@ def call(program, numbers):
   return names[recipes.FUNCTION](list(numbers))
 
 
-def test_recipe_worked_out_by_hand():
-  recipe = recipes.Recipe((
-      recipes.Step('above', 10), recipes.Step('multiply', 3),
-      recipes.Step('skip', 1)), 'sum')
-  assert recipe.program == (
-      'a=[int(x)for x in input().split()]\na=[x for x in a if x>10]\n'
-      'a=[x*3 for x in a]\na=a[1:]\nprint(sum(a))\n')
-  assert recipe.solve([10, 11, 5, 20, 30]) == 3 * 20 + 3 * 30
-  assert recipe.solve([]) == 0
-
-
 def test_random_programs_fail_and_one_draft_in_six_is_correct():
   rng, num_correct = np.random.default_rng(0), collections.Counter()
   for _ in range(200):
