@@ -11,7 +11,6 @@ from environments.programming.contests import env as contests
 from tests.environments import echo_sandbox
 from tests.environments.programming import examples
 
-prompt = echo_sandbox.prompt
 Outcome = env_api.Outcome
 # The golden numbers occur in no program or case below.
 GOLDEN = [(f'{i} 77001', [f'{i + 77001}']) for i in (1, 2, 3, 4)]
@@ -156,5 +155,5 @@ def test_agreement_ends_the_episode_and_golden_tests_decide_success(
   assert (step.done, step.success, step.truncated) == (done, success, trunc)
   assert step.state.turn == 1
   for role in environment.roles:
-    shown = prompt(environment, step.state, role)
+    shown = echo_sandbox.prompt(environment, step.state, role)
     assert '7700' not in shown and 'reference' not in shown
