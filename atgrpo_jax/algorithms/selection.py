@@ -14,11 +14,11 @@ from atgrpo_jax.rl import advantages
 
 
 def _greedy(returns, team_returns, spec, rng):
-  return _first_largest(returns)
+  return np.argmax(advantages.are_largest(returns))
 
 
 def _team_greedy(returns, team_returns, spec, rng):
-  return _first_largest(team_returns)
+  return _greedy(team_returns, team_returns, spec, rng)
 
 
 def _softmax(returns, team_returns, spec, rng):
@@ -39,10 +39,6 @@ def _epsilon_greedy(returns, team_returns, spec, rng):
 
 def _first(returns, team_returns, spec, rng):
   return 0
-
-
-def _first_largest(returns: np.ndarray) -> int:
-  return int(np.argmax(advantages.are_largest(returns)))
 
 
 RULES = {
