@@ -27,7 +27,6 @@ import dataclasses
 import functools
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 
@@ -103,14 +102,10 @@ class Critics:
         len(ids) <= self.bound[name].max_input_tokens
         for name, ids in inputs.values())
 
-  def inputs_fit(self, *at: Any) -> bool:
-    """Whether `inputs(*at)` fit."""
-    return self.fit(self.inputs(*at))
-
   def check_first_inputs(self, tasks: Sequence[env_api.Task]) -> None:
     """Raises UserError unless the first inputs of the critics fit.
 
-    Longer inputs of later turns end their episodes, see `inputs_fit`.
+    Longer inputs of later turns end their episodes, see `fit`.
     """
     for task in tasks:
       state = contract.reset(self.environment, task)

@@ -47,7 +47,7 @@ def play(
   `critics` is used by the return type 'bootstrapped' only.
   """
   if rollout.return_type == 'bootstrapped':
-    runner.critics_fit = critics.inputs_fit
+    runner.critics_fit = lambda *at: critics.fit(critics.inputs(*at))
   trees = runner.play([play_task(runner, task, rollout) for task in tasks])
   if rollout.return_type == 'bootstrapped':
     trees = actor_critic.with_values(trees, rollout, critics)
