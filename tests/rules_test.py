@@ -98,8 +98,8 @@ def _advantages(baseline='mean', scale='none'):
   return advantages.group_advantages(
       np.array([1, 2, 6, 4, 8, 9], np.float32), np.array([0, 0, 0, 1, 1, 1]),
       np.array([True] * 5 + [False]),
-      baseline=spec_lib.find_baseline(spec.baseline),
-      scale=spec_lib.find_scale(spec.scale))
+      baseline=spec_lib.find_rule('baseline', spec.baseline),
+      scale=spec_lib.find_rule('scale', spec.scale))
 
 
 def test_baseline_and_scale():

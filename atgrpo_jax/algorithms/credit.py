@@ -38,7 +38,7 @@ def assign_advantages(
     if return_type != rollout.return_type:
       term_groups = tree_lib.groups_of([
           grpo.with_returns(tree, rollout, return_type) for tree in trees])
-    parts = [spec_lib.find_key_part(name) for name in group_key]
+    parts = [spec_lib.find_rule('group_key', name) for name in group_key]
     keys = [
         [part(group.key, prompts[group.key]) for part in parts]
         for group in term_groups]
@@ -97,8 +97,8 @@ def _term(
   advantages = advantages_lib.group_advantages(
       np.concatenate([group.returns for group in groups]), flat_ids,
       np.concatenate([group.valid for group in groups]),
-      baseline=spec_lib.find_baseline(spec.baseline),
-      scale=spec_lib.find_scale(spec.scale), weights=weights,
+      baseline=spec_lib.find_rule('baseline', spec.baseline),
+      scale=spec_lib.find_rule('scale', spec.scale), weights=weights,
       episodes=episodes, values=values)
   return advantages, weights
 

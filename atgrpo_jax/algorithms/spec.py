@@ -3,7 +3,7 @@
 `configs/common.py` has their values and defaults.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 import dataclasses
 import itertools
 from typing import Any
@@ -160,11 +160,11 @@ class AdvantageSpec:
           'group key, weight) triples with weights of at least 0, such as '
           "(('return_to_go', ('env', 'agent', 'state'), 1.0),).")
     for part in itertools.chain(*self.group_keys):
-      find_key_part(part)
+      find_rule('group_key', part)
     errors.check_choice(
         'advantage.combination', self.combination, ('sum', 'mean'))
-    find_baseline(self.baseline)
-    find_scale(self.scale)
+    find_rule('baseline', self.baseline)
+    find_rule('scale', self.scale)
     if self.baseline == 'none':  # Scale 'std' would be an RMS of returns.
       errors.check_choice(
           "advantage.baseline='none' with scale", self.scale, ('none',))
@@ -175,21 +175,13 @@ class AdvantageSpec:
     return [self.group_key, *(key for _, key, _ in self.extra_terms)]
 
 
-def find_baseline(name: str) -> advantages.Baseline:
-  """Returns the function of `advantage.baseline`."""
+def find_rule(key: str, name: str) -> Callable[..., Any]:
+  """Returns a function that `key` of the section `advantage` names."""
+  built_in = {
+      'baseline': advantages.BASELINES, 'scale': advantages.SCALES,
+      'group_key': GROUP_KEY_PARTS}[key]
   return rules.find(
-      'advantage.baseline', name, advantages.BASELINES, is_array_rule=True)
-
-
-def find_scale(name: str) -> advantages.Scale:
-  """Returns the function of `advantage.scale`."""
-  return rules.find(
-      'advantage.scale', name, advantages.SCALES, is_array_rule=True)
-
-
-def find_key_part(name: str) -> Callable[..., Hashable]:
-  """Returns the function of a part of a group key."""
-  return rules.find('advantage.group_key', name, GROUP_KEY_PARTS)
+      f'advantage.{key}', name, built_in, is_array_rule=key != 'group_key')
 
 
 def _is_group_key(parts: Any) -> bool:
