@@ -140,13 +140,6 @@ class Tree:
     for node in self.nodes:
       yield from node.groups
 
-  def map_groups(
-      self, function: Callable[[types.Group], types.Group]) -> 'Tree':
-    """Replaces every group by `function(group)`."""
-    return dataclasses.replace(self, nodes=tuple(
-        dataclasses.replace(node, groups=tuple(map(function, node.groups)))
-        for node in self.nodes))
-
   def to_json(
       self, show: Callable[[env_api.State], Mapping[str, str]] = dict,
       with_tokens: bool = True) -> Json:
