@@ -25,7 +25,6 @@ from atgrpo_jax.io import checkpoints as checkpoints_lib
 from atgrpo_jax.io import files
 from atgrpo_jax.io import progress
 from atgrpo_jax.io import signals
-from atgrpo_jax.rollout import runner as runner_lib
 from atgrpo_jax.rollout import workers as workers_lib
 from environments import env_api
 
@@ -152,7 +151,13 @@ class Run:
     runner = dataclasses.replace(
         experiment.runner(params, step=step, **sampling), environment=_Chat(),
         seed=seed)
-    texts, = runner.play([_completions(runner, role, messages, num_samples)])
+    key = types.GroupKey(task_id='chat', role=role, turn=0, branch=0)
+
+    def episode():
+      group, = yield runner.sample({key: messages}, group_size=num_samples)
+      return [*map(runner.policy_of(role).tokenizer.decode, group.completions)]
+
+    texts, = runner.play([episode()])
     return texts
 
 
@@ -162,15 +167,4 @@ class _Chat:
   def observe(
       self, state: Sequence[env_api.Message],
       role: str) -> Sequence[env_api.Message]:
-    del role
     return state
-
-
-def _completions(
-    runner: runner_lib.EpisodeRunner, role: str,
-    messages: Sequence[env_api.Message],
-    num_samples: int) -> runner_lib.EpisodeCoroutine:
-  key = types.GroupKey(task_id='chat', role=role, turn=0, branch=0)
-  group, = yield runner.sample({key: messages}, group_size=num_samples)
-  tokenizer = runner.policy_of(role).tokenizer
-  return [tokenizer.decode(ids) for ids in group.completions]
