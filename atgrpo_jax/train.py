@@ -288,7 +288,8 @@ def update(
           num_updates=config.updates_per_rollout, order=config.update_order,
           buckets=experiment.buckets, reference=experiment.references.get(name),
           frozen_params=experiment.frozen_params.get(name))
-    examples = tree_lib.value_examples_of(trees)
+    examples = [
+        x for tree in trees for node in tree.nodes for x in node.value_examples]
     for name, critic in experiment.critics.items():
       new_states[name], updates[name] = update_lib.update_critic(
           critic, states[name], examples, experiment.critic_buckets)

@@ -197,13 +197,6 @@ def groups_of(trees: Sequence[Tree]) -> list[types.Group]:
   return [group for node in nodes for group in node.groups]
 
 
-def value_examples_of(trees: Sequence[Tree]) -> list[types.ValueExample]:
-  """All training examples for critics in a step."""
-  return [
-      example for tree in trees for node in tree.nodes
-      for example in node.value_examples]
-
-
 # Metrics.
 
 
