@@ -62,15 +62,24 @@ def expand(
     rewards = node.rewards(key.role, runner.alpha)
     messages = runner.observe(state, key)
     runner.check_repeats(key, messages, group.request.prompt)
+
+    def candidate(i):
+      own = [j for j, action in enumerate(joint_actions) if action[index] == i]
+      known = [j for j in own if not node.failed(j)]
+      # The mean over the joint actions that did not fail.
+      reward = float(np.mean(rewards[known])) if known else np.nan
+      steps = [node.steps[j] for j in known or own]
+      return types.Candidate(
+          completion=group.completions[i], behavior_logprobs=group.logprobs[i],
+          text=texts[index][i], reward=reward, return_=np.float32(reward),
+          reward_terms=tree_lib.mean_terms(x.reward_terms for x in steps),
+          outcome=steps[0].outcomes[key.role])
+
     groups.append(types.Group(
         key=key, policy=runner.policy_map[key.role],
-        prompt=group.request.prompt,
-        messages=messages,
+        prompt=group.request.prompt, messages=messages,
         temperature=runner.setting(key.role, 'temperature'),
-        candidates=tuple(
-            _candidate(node, index, i, key.role, rewards, *sample)
-            for i, sample in enumerate(zip(
-                group.completions, group.logprobs, texts[index])))))
+        candidates=tuple(map(candidate, candidates))))
   return dataclasses.replace(node, groups=tuple(groups))
 
 
@@ -97,24 +106,3 @@ def after(
   return contract.next_position(
       runner.environment, contract.Position(node.turn, node.phase),
       node.steps[joint_action], task_id=node.groups[0].key.task_id)
-
-
-def _candidate(
-    node: tree_lib.Node, group: int, candidate: int, role: str,
-    rewards: np.ndarray,
-    completion: np.ndarray, logprobs: np.ndarray, text: str) -> types.Candidate:
-  """A candidate from its joint actions, whose `rewards` for the role are [J].
-
-  Its reward is the mean of its joint actions that did not fail.
-  """
-  joint_actions = [
-      j for j, action in enumerate(node.joint_actions)
-      if action[group] == candidate]
-  known = [j for j in joint_actions if not node.failed(j)]
-  reward = float(np.mean(rewards[known])) if known else np.nan
-  steps = [node.steps[j] for j in known or joint_actions]
-  return types.Candidate(
-      completion=completion, behavior_logprobs=logprobs, text=text,
-      reward=reward, return_=np.float32(reward),
-      reward_terms=tree_lib.mean_terms(step.reward_terms for step in steps),
-      outcome=steps[0].outcomes[role])
