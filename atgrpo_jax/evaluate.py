@@ -55,9 +55,8 @@ def evaluate(
   Writes the trees of the episodes to `transcripts`. The result includes the
   whole usage of `runner`, so the runner should be new.
 
-  Raises:
-    InfrastructureError: more than `MAX_FAILED_FRACTION` of the tasks failed
-      for reasons outside the model.
+  Raises InfrastructureError if more than `MAX_FAILED_FRACTION` of the tasks
+  failed for reasons outside the model.
   """
   environment = runner.environment
   episodes = play_episodes(runner, tasks)
@@ -193,8 +192,6 @@ def pass_at_k(
   fewer than k finished episodes are excluded.
 
   Args:
-    runner: plays the episodes.
-    tasks: the tasks of the evaluation.
     first: `successes` of the first episodes, which are not played again.
     clusters: [num_tasks], equal for tasks of one kind.
     num_samples: number of episodes of each task, including the first.
@@ -251,10 +248,8 @@ def response_time(
   Environment steps are not timed. The first task is played once beforehand to
   compile the programs.
 
-  Returns:
-    response_seconds: mean over tasks.
-    tokens_per_second: generated tokens of all tasks over their seconds.
-    num_timed: number of tasks.
+  Returns the mean `response_seconds` of tasks, `tokens_per_second` over all
+  tasks, and their number, `num_timed`.
   """
   runner.play([_timed_episode(runner, tasks[0])])
   seconds, tokens = zip(*(

@@ -23,12 +23,7 @@ def export_run(
   """Exports every trained policy of a checkpoint to `workdir/export/<policy>`.
 
   Models become Hugging Face folders, and adapters PEFT folders. A folder
-  replaces an earlier one atomically.
-
-  Args:
-    experiment: the run.
-    workdir: its workdir.
-    checkpoint: see `Experiment.trained_params`.
+  replaces an earlier one atomically. See `Experiment.trained_params`.
   """
   config = experiment.config.export
   errors.check_choice('export.dtype', config.dtype, config_lib.DTYPES)

@@ -38,18 +38,11 @@ _MAX_SHOWN = 80  # Characters of a text that differs.
 def replay(
     experiment: experiment_lib.Experiment, workdir: pathlib.Path,
     step: str) -> bool:
-  """Plays a step again and prints whether it equals the record.
+  """Plays a step again and prints and returns whether it equals the record.
 
-  Args:
-    experiment: the run, perhaps with another mesh or sandbox.
-    workdir: the workdir of the run; a trainer may be using it.
-    step: a training step, from 0, or the name of an evaluation.
-
-  Returns:
-    False if the replay differs from the record.
-
-  Raises:
-    UserError: the workdir holds another config, or not this step.
+  The mesh and the sandbox may differ, and a trainer may be using the workdir.
+  `step` is a training step, from 0, or the name of an evaluation. Raises
+  UserError if the workdir holds another config, or not this step.
   """
   if not workdir_lib.check_config(workdir, experiment.config.to_dict()):
     raise errors.UserError(

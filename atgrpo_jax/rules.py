@@ -68,15 +68,10 @@ def find(
     is_array_rule: bool = False) -> Callable[..., Any]:
   """Returns the function that a value of the config names.
 
-  Raises UserError if there is none, or if it has other parameters than the
-  built-in ones.
-
-  Args:
-    key: the key of the config, for the message.
-    name: the value of the config.
-    built_in: the built-in functions.
-    choices: the valid ones of `built_in`; None for all.
-    is_array_rule: the result has the shape of the first argument.
+  `choices` are the valid ones of the `built_in` functions; None for all. The
+  result of an array rule has the shape of its first argument. Raises UserError,
+  which names `key`, if there is no function, or if it has other parameters than
+  the built-in ones.
   """
   choices = built_in if choices is None else choices
   if not is_custom(name):

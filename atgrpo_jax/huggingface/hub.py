@@ -37,13 +37,10 @@ _DOWNLOADED = (
 def resolve_folder(name: str) -> pathlib.Path:
   """The absolute path of a model folder, which is downloaded if needed.
 
-  Args:
-    name: a folder, `gs://bucket/folder`, or a hub repository `owner/name`. A
-      relative folder is looked up in the working directory, and then in the
-      checkout that this package is in.
-
-  Raises:
-    UserError: for other names and failed downloads.
+  `name` is a folder, `gs://bucket/folder`, or a hub repository `owner/name`. A
+  relative folder is looked up in the working directory, and then in the
+  checkout that this package is in. Raises UserError for other names and failed
+  downloads.
   """
   if '://' in name:
     return _copy(files.as_path(name, 'model.folder'))

@@ -100,10 +100,9 @@ def save(
 
   Args:
     folder: created if needed.
-    weights: leaves [1, L, in, R] and [1, L, R, out].
+    weights: leaves [1, L, in, R] and [1, L, R, out], stored as `dtype`.
     alpha: scale of the adapter times R.
     base_folder: folder of the base model, whose name is stored for PEFT.
-    dtype: dtype of the stored tensors.
   """
   processes = hosts.holders(weights)
   if jax.process_index() not in processes:

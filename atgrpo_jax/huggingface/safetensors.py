@@ -45,14 +45,10 @@ Tensors = dict[str, Any]
 def load_params(
     folder: str | pathlib.Path, config: config_lib.ModelConfig,
     dtype: jnp.dtype = jnp.float32, shardings=None) -> decoder.Params:
-  """Loads the weights of a model folder onto the devices.
+  """Loads the weights of a model folder onto the devices as `dtype`.
 
-  Args:
-    folder: a Hugging Face model folder.
-    config: the content of its `config.json`.
-    dtype: dtype of the parameters.
-    shardings: a tree like the parameters, of `jax.sharding.Sharding`s; None
-      for the default device.
+  `config` is the content of its `config.json`, and `shardings` a tree like the
+  parameters, of `jax.sharding.Sharding`s; None for the default device.
 
   Raises UserError with all tensors that do not fit the config, or one with NaN
   or infinity.

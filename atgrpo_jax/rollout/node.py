@@ -22,11 +22,8 @@ def expand(
   This is where `Node.rewards` become the rewards of candidates.
 
   Args:
-    task_id: names the groups, together with `branch`; see `types.GroupKey`.
-    state: the state before the phase.
-    position: of the node.
+    task_id, branch: name the groups; see `types.GroupKey`.
     group_size: candidates of each role (G).
-    branch: see `task_id`.
     cross: if True, all combinations of the roles' candidates are joint
       actions; otherwise only candidates with equal index.
 
