@@ -1,6 +1,5 @@
-"""A game of programs; it imports no jax, so that workers start quickly."""
+"""Games of numbers; they import no jax, so that workers start quickly."""
 
-from collections.abc import Mapping
 import dataclasses
 import os
 
@@ -32,8 +31,56 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True)
-class Programs:
-  """One agent's programs print numbers, which should add up to the goal.
+class Counting:
+  """Each agent adds a number; the team must meet the goal exactly.
+
+  The team reward is 1 at the goal, the local reward a tenth of the number.
+  '7 broken' makes the sandbox fail.
+  """
+
+  phases: tuple[tuple[str, ...], ...] = (('a',), ('b',))
+  max_turns: int = 2
+  team_reward_range = (0.0, 1.0)
+
+  @property
+  def roles(self):
+    return tuple(role for phase in self.phases for role in phase)
+
+  def reset(self, task):
+    return State(task['task_id'], task['goal'])
+
+  def observe(self, state, role):
+    text = f'{state.task_id}/{role} turn {state.turn} total {state.total}'
+    return [{'role': 'user', 'content': text}]
+
+  def show(self, state):
+    return {'total': str(state.total)}
+
+  def step(self, state, actions):
+    outcomes, local = {}, {}
+    total = state.total
+    for role, action in actions.items():
+      number, _, fault = action.partition(' ')
+      outcomes[role] = env_api.Outcome.OK
+      if not number.isdigit():
+        number, outcomes[role] = '0', env_api.Outcome.PARSE_ERROR
+      if fault == 'broken':
+        outcomes[role] = env_api.Outcome.INFRASTRUCTURE
+      local[role] = int(number) / 10
+      total += int(number)
+    turn = state.turn + (tuple(actions) == self.phases[-1])
+    success = total == state.goal
+    truncated = not success and turn == self.max_turns
+    return env_api.Step(
+        state=dataclasses.replace(state, total=total, turn=turn),
+        team_reward=float(success), local_rewards=local,
+        reward_terms={'total': total}, done=success or truncated,
+        success=success, truncated=truncated, outcomes=outcomes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Programs(Counting):
+  """The numbers are printed by the programs of one agent.
 
   The action 'end worker' ends the process that steps the game; 'fail' fails
   for a reason outside the model.
@@ -41,38 +88,15 @@ class Programs:
 
   sandbox: sandbox_lib.Sandbox
   mark: str
-  max_turns: int = 2
-  roles = ('a',)
-  phases = (('a',),)
-  team_reward_range = (0.0, 1.0)
+  phases: tuple[tuple[str, ...], ...] = (('a',),)
 
-  def reset(self, task: env_api.Task) -> State:
-    return State(task['task_id'], task['goal'])
-
-  def observe(self, state: State, role: str) -> list[env_api.Message]:
-    text = f'{state.task_id} turn {state.turn} total {state.total}'
-    return [{'role': 'user', 'content': text}]
-
-  def show(self, state: State) -> dict[str, str]:
-    return {'total': str(state.total)}
-
-  def step(self, state: State, actions: Mapping[str, str]) -> env_api.Step:
+  def step(self, state, actions):
     if actions['a'] == 'end worker':
       os._exit(1)
     if actions['a'] == 'fail':
-      return env_api.Step(
-          state, 0.0, done=True,
-          outcomes={'a': env_api.Outcome.INFRASTRUCTURE})
+      return super().step(state, {'a': '0 broken'})
     result = self.sandbox.run(
         f'MARK = {self.mark!r}\n{PROGRAMS[actions["a"]]}')
-    number = int(result.stdout or 0)
-    total, turn = state.total + number, state.turn + 1
-    success = total == state.goal
-    truncated = not success and turn == self.max_turns
-    return env_api.Step(
-        state=dataclasses.replace(state, total=total, turn=turn),
-        team_reward=float(success), local_rewards={'a': number / 10},
-        reward_terms={'number': number}, done=success or truncated,
-        success=success, truncated=truncated,
-        outcomes={'a': env_api.STATUS_TO_OUTCOME[result.status]},
-        program_runs=1)
+    return dataclasses.replace(
+        super().step(state, {'a': result.stdout.strip()}), program_runs=1,
+        outcomes={'a': env_api.STATUS_TO_OUTCOME[result.status]})

@@ -25,7 +25,7 @@ from environments import env_api
 from tests import specs
 from tests.rollout import programs
 
-State = programs.State
+State, Counting = programs.State, programs.Counting
 STOP = 0
 ROLES = {'a': 'one', 'b': 'two'}  # role -> policy
 CONFIG = model.ModelConfig(
@@ -61,55 +61,6 @@ class Bytes:
 
   def decode(self, ids):
     return bytes(int(i) for i in ids if i != STOP).decode()
-
-
-@dataclasses.dataclass(frozen=True)
-class Counting:
-  """Each agent adds a number; the team must meet the goal exactly.
-
-  The team reward is 1 at the goal, the local reward a tenth of the number.
-  '7 broken' makes the sandbox fail.
-  """
-
-  phases: tuple[tuple[str, ...], ...] = (('a',), ('b',))
-  max_turns: int = 2
-
-  team_reward_range = (0.0, 1.0)
-
-  @property
-  def roles(self):
-    return tuple(role for phase in self.phases for role in phase)
-
-  def reset(self, task):
-    return State(task['task_id'], task['goal'])
-
-  def observe(self, state, role):
-    text = f'{state.task_id}/{role} turn {state.turn} total {state.total}'
-    return [{'role': 'user', 'content': text}]
-
-  def show(self, state):
-    return {'total': str(state.total)}
-
-  def step(self, state, actions):
-    outcomes, local = {}, {}
-    total = state.total
-    for role, action in actions.items():
-      number, _, fault = action.partition(' ')
-      outcomes[role] = env_api.Outcome.OK
-      if not number.isdigit():
-        number, outcomes[role] = '0', env_api.Outcome.PARSE_ERROR
-      if fault == 'broken':
-        outcomes[role] = env_api.Outcome.INFRASTRUCTURE
-      local[role] = int(number) / 10
-      total += int(number)
-    turn = state.turn + (tuple(actions) == self.phases[-1])
-    success = total == state.goal
-    truncated = not success and turn == self.max_turns
-    return env_api.Step(
-        state=dataclasses.replace(state, total=total, turn=turn),
-        team_reward=float(success), local_rewards=local,
-        reward_terms={'total': total}, done=success or truncated,
-        success=success, truncated=truncated, outcomes=outcomes)
 
 
 class Engine:
@@ -160,13 +111,13 @@ def one_device() -> jax.sharding.Mesh:
 def make_runner(
     policies: Mapping[str, object] = DICE,
     policy_map: Mapping[str, str] = ROLES,
-    environment=Counting(), prompt_buckets: Sequence[int] = (32,),
+    environment=None, prompt_buckets: Sequence[int] = (32,),
     group_buckets: Sequence[int] = (4,), max_new_tokens: int = 12,
     tokenizer: type = Bytes, **changes) -> runner_lib.EpisodeRunner:
   """A runner; `policies` maps names to scripts or to parameters."""
   changes.setdefault('executor', futures.ThreadPoolExecutor(1))
   return runner_lib.EpisodeRunner(
-      environment=environment, policy_map=policy_map,
+      environment=environment or Counting(), policy_map=policy_map,
       policies={
           name: policies_lib.SamplingPolicy(engine_lib.SampledModel(
               params, CONFIG, 'float32', one_device()), tokenizer())

@@ -48,7 +48,8 @@ def play(workers, tmp_path, monkeypatch):
     return scripted.make_runner(
         {'one': collections.defaultdict(lambda: texts)}, {'a': 'one'},
         environment=programs.Programs(
-            workers.sandbox, str(tmp_path / 'mark'), max_turns),
+            sandbox=workers.sandbox, mark=str(tmp_path / 'mark'),
+            max_turns=max_turns),
         max_new_tokens=16, executor=workers)
 
   make.mark = tmp_path / 'mark'
@@ -165,11 +166,11 @@ def test_step_that_kills_its_worker_affects_no_other(play, workers):
     ('server', 'The sandbox server'),
     ('worker', "process of a step for role 'a' in turn 1 of")])
 def test_persistent_faults_stop_the_run(
-    kind, words, play, tmp_path, monkeypatch):
+    kind, words, play, monkeypatch):
   monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)
   with workers_lib.Workers(1, 1, 'auto') as running:
     runner = dataclasses.replace(play(), executor=running, environment=(
-        programs.Programs(running.sandbox, str(tmp_path / 'mark'))))
+        programs.Programs(sandbox=running.sandbox, mark='')))
     if kind == 'server':
       monkeypatch.setattr(launcher, '_START_SERVER', '1 / 0')
       os.kill(*_server(running), signal.SIGKILL)
@@ -186,14 +187,14 @@ def test_an_environment_without_a_sandbox_may_fail(play):
 
 
 def test_step_is_repeated_after_an_outage_of_the_service(
-    workers, tmp_path, monkeypatch):
+    workers, monkeypatch):
   monkeypatch.setattr(remote.RemoteSandbox, '_pauses', ())
   monkeypatch.setattr(remote, '_RESTART_SECONDS', 0.2)
   monkeypatch.setattr(remote, '_RESTART_PAUSE', 0.1)
   monkeypatch.setattr(workers_lib, 'MAX_IN_A_ROW', 2)
   with (fusion.running(workers.sandbox) as service,
         workers_lib.Workers(1, 1, 'remote', service.url) as running):
-    environment = programs.Programs(running.sandbox, str(tmp_path / 'mark'))
+    environment = programs.Programs(sandbox=running.sandbox, mark='')
 
     def step():
       return running.submit(
