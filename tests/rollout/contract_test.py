@@ -71,8 +71,8 @@ def _step(state):
   return step
 
 
-def _observe(state):
-  return contract.observe(Given(), state, 'a', task_id='T', turn=2)
+def _observe(state, **limit):
+  return contract.observe(Given(), state, 'a', task_id='T', turn=2, **limit)
 
 
 @pytest.mark.parametrize('one', [
@@ -120,16 +120,10 @@ class Hostile:
 
 
 def test_a_slow_observe_is_named():
-  class Slow:
-
-    def observe(self, state, role):
-      while True:
-        time.sleep(0.01)
-
-  with pytest.raises(errors.UserError, match='Slow.observe returned .* within '
-                     "environment.step_seconds=0.1") as error:
-    contract.observe(Slow(), None, 'a', task_id='x', turn=0, seconds=0.1)
-  assert "for role 'a' in turn 1 of task 'x'" in str(error.value)
+  with pytest.raises(errors.UserError, match=(
+      f'Given.observe returned .* {WHERE}; expected messages within '
+      'environment.step_seconds=0.1')):
+    _observe(_wait, seconds=0.1)
 
 
 @pytest.mark.parametrize('changes, words', [
