@@ -128,7 +128,6 @@ def test_pass_at_k():
   tasks = [{'task_id': f'T{i}', 'goal': 1} for i in range(4)]
 
   class Played:
-    usage = None
 
     def reset(self, task):
       return task
@@ -139,8 +138,6 @@ def test_pass_at_k():
               failed=lambda j, x=x: x == '-',
               steps=[types.SimpleNamespace(success=x == '1')])]
           for x in ''.join(rounds[1:])[:len(episodes)]]
-
-    environment = scripted.Counting((('a',),), max_turns=1)
 
   found = evaluate.pass_at_k(Played(), tasks, rounds[0], [0, 1, 2, 3], 4)
   assert found['num_samples'] == 4 and found['samples'] == rounds
