@@ -39,6 +39,13 @@ def echo_folder(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.fixture(scope='session')
+def params():
+  """The parameters of `tests.rl.tiny`; never donated."""
+  from tests.rl import tiny  # jax reads the settings above.
+  return tiny.make_params()
+
+
+@pytest.fixture(scope='session')
 def sandbox():
   with sandbox_lib.SandboxServer(2) as server:
     yield server.sandbox

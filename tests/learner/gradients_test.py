@@ -25,11 +25,6 @@ ON_POLICY = dataclasses.replace(SPEC, loss=specs.loss())
 NUM_TOKENS = np.float32(35)  # In the tiny batch.
 
 
-@pytest.fixture(scope='module')
-def params():
-  return tiny.make_params()
-
-
 def _score(params, batch, spec=SPEC):
   return gradients.score(params, batch, config=tiny.CONFIG, spec=spec)
 

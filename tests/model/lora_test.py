@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from atgrpo_jax import model
 from atgrpo_jax.model import layers
@@ -14,11 +13,6 @@ from tests.rl import tiny
 SPEC = model.LoraSpec(
     rank=3, alpha=6.0, targets=('attention/(q|v)/kernel', 'down/kernel'))
 TOKENS = np.arange(24, dtype=np.int32).reshape(3, 2, 4) % tiny.CONFIG.vocab_size
-
-
-@pytest.fixture(scope='module')
-def params():
-  return tiny.make_params()
 
 
 def _random(spec=SPEC, seed=1):

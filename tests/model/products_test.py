@@ -52,8 +52,7 @@ def test_gradients_of_parameters_are_summed_in_float32():
   assert [*map(str.strip, results)] == ['tensor<5x5xbf16>', 'tensor<5x5xf32>']
 
 
-def test_only_attention_and_norms_multiply_in_float32():
-  params = tiny.make_params()
+def test_only_attention_and_norms_multiply_in_float32(params):
   batch = tiny.make_batch()
   spec = specs.learner(dtype='bfloat16')
   sums = gradients.zero_sums(params, config=tiny.CONFIG, spec=spec)
@@ -68,9 +67,7 @@ def test_only_attention_and_norms_multiply_in_float32():
     assert 'xf32>' in result, line
 
 
-def test_without_remat_the_backward_pass_multiplies_less():
-  params = tiny.make_params()
-
+def test_without_remat_the_backward_pass_multiplies_less(params):
   def cost(remat):
     def loss(params):
       hidden, _ = model.forward(

@@ -21,11 +21,6 @@ CONFIG = dataclasses.replace(tiny.CONFIG, max_positions=256)
 NEVER = (CONFIG.vocab_size,)
 
 
-@pytest.fixture(scope='module')
-def params():
-  return tiny.make_params()
-
-
 def make_model(params, adapters=None, dtype=SPEC.dtype):
   return engine_lib.SampledModel(
       params, CONFIG, dtype, scripted.one_device(), adapters)

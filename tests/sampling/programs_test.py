@@ -23,11 +23,6 @@ BUDGET = 5
 NEVER = tiny.CONFIG.vocab_size  # A stop id that is never sampled.
 
 
-@pytest.fixture(scope='module')
-def params():
-  return tiny.make_params()
-
-
 def _sample(
     params, rows=(0, 1, 2), width=7, budget=BUDGET, num_slots=(8,), **changes):
   """Groups of the tiny prompts `rows`, each with a key."""
