@@ -11,13 +11,15 @@ import pathlib
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from atgrpo_jax import model
 from atgrpo_jax.huggingface import hub
 from atgrpo_jax.huggingface import safetensors as safetensors_lib
+from atgrpo_jax.sampling import programs
+from tests.rl import tiny
+from tests.rollout import scripted
 
 GOLDENS = pathlib.Path(__file__).parents[1] / 'goldens'
 NAMES = (
@@ -44,27 +46,6 @@ def _logits(params, tokens, config):
   return model.unembed(params, config, hidden[:, 0])
 
 
-@functools.partial(jax.jit, static_argnames=('config', 'num_steps'))
-def _decode(params, prompts, lengths, first, config, num_steps):
-  """Greedy tokens [P, T] behind prompts [P, S] and `first` [P]."""
-  prefix = model.prefill(params, config, prompts, lengths)
-  rows = model.Rows.of(None, first.size, 1)
-
-  def step(state, index):
-    last, cache = state
-    hidden, cache = model.forward(
-        params, config, last[:, None, None], prefix=prefix, cache=cache,
-        cache_index=index, rows=rows)
-    logits = model.unembed(params, config, hidden[:, 0, 0])
-    tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-    return (tokens, cache), tokens
-
-  cache = model.init_cache(
-      config, first.size, length=num_steps, dtype=jnp.float32)
-  _, tokens = jax.lax.scan(step, (first, cache), jnp.arange(num_steps))
-  return tokens.T
-
-
 @pytest.mark.parametrize('name', NAMES)
 def test_logits_match_transformers(name):
   config, params, reference = _golden(name)
@@ -79,13 +60,14 @@ def test_logits_match_transformers(name):
 @pytest.mark.parametrize('name', NAMES)
 def test_greedy_decoding_matches_transformers(name):
   config, params, reference = _golden(name)
-  prompts, lengths = reference['prompts'], reference['lengths']
   expected = reference['continuations']
-  last = prompts[np.arange(len(prompts)), lengths - 1]
+  groups = tiny.sample(
+      params, scripted.one_device(), reference['prompts'], reference['lengths'],
+      np.zeros((len(expected), 1)), num_slots=(len(expected),), config=config,
+      budget=expected.shape[1], spec=programs.SamplerSpec(
+          group_size=1, temperature=0.0, stop_ids=(), dtype='float32'))
   np.testing.assert_array_equal(
-      _decode(
-          params, prompts, lengths - 1, last, config=config,
-          num_steps=expected.shape[1]), expected)
+      [ids for group in groups for ids in group.completions], expected)
 
 
 def test_initial_parameters():
