@@ -68,9 +68,9 @@ class Row:
   values: np.ndarray
   before: float | None  # Mean before training.
   interval: tuple[float, float] | None  # None with one seed.
-  difference: float | None = None  # From the first row.
-  p: float | None = None
-  p_holm: float | None = None
+  difference: float | None  # From the first row, which has none.
+  p: float | None
+  p_holm: float | None
 
   @property
   def is_pilot(self) -> bool:
@@ -91,9 +91,14 @@ def compare(
   while True:
     runs, problems = read(workdirs)
     is_running = watch and any(run.state == 'running' for run in runs)
-    text, problems = render(runs, problems, is_running)
+    groups, differing = make_groups(runs)
+    tables, more = make_tables(groups)
+    problems += more
     files.make_folder(folder)
-    files.write_whole(path, text)
+    files.write_whole(path, pages.render(
+        'compare.html', groups=groups, differing=differing,
+        plots=make_plots(groups), problems=problems, tables=tables,
+        refresh_seconds=_SECONDS if is_running else None))
     for problem in problems:
       if problem not in printed:
         print(f'warning: {problem}')
@@ -260,14 +265,21 @@ def make_tables(
     measures['return'] = 'mean_return', lambda it: it['returns']
   tables, clusters = {}, found[0].final['clusters']
   for measure, (mean, per_task) in measures.items():
-    rows = []
-    for group, runs in compared:
-      values = np.array([per_task(run.final) for run in runs])
+    values = [
+        np.array([per_task(run.final) for run in runs]) for _, runs in compared]
+    p_values = {
+        index: float(statistics.p_value(found, values[0], clusters))
+        for index, found in enumerate(values)
+        if index and min(len(found), len(values[0])) > 1}
+    adjusted = dict(zip(p_values, statistics.holm(list(p_values.values()))))
+    rows = tables[measure] = []
+    for index, ((group, runs), found) in enumerate(zip(compared, values)):
       before = [run.before[mean] for run in runs if run.before]
       rows.append(Row(
-          group, values, float(np.mean(before)) if before else None,
-          statistics.interval(values, clusters) if len(runs) > 1 else None))
-    tables[measure] = _with_p(rows, clusters)
+          group, found, float(np.mean(before)) if before else None,
+          statistics.interval(found, clusters) if len(runs) > 1 else None,
+          found.mean() - values[0].mean() if index else None,
+          p_values.get(index), adjusted.get(index)))
   return tables, problems
 
 
@@ -305,34 +317,3 @@ def _comparable(
     if runs:
       compared.append((group, runs))
   return compared, problems
-
-
-def _with_p(rows: Sequence[Row], clusters: Sequence[int]) -> list[Row]:
-  """Compares the rows with the first one."""
-  p_values = {
-      index: float(statistics.p_value(
-          row.values, rows[0].values, clusters))
-      for index, row in enumerate(rows)
-      if index and min(len(row.values), len(rows[0].values)) > 1}
-  adjusted = dict(zip(p_values, statistics.holm(list(p_values.values()))))
-  return [
-      row if not index else dataclasses.replace(
-          row, difference=row.values.mean() - rows[0].values.mean(),
-          p=p_values.get(index), p_holm=adjusted.get(index))
-      for index, row in enumerate(rows)]
-
-
-# ---- Page -------------------------------------------------------------------
-
-
-def render(
-    runs: Sequence[Run], problems: Sequence[str],
-    refreshes: bool) -> tuple[str, list[str]]:
-  """The text of the page, and all problems."""
-  groups, differing = make_groups(runs)
-  tables, more = make_tables(groups)
-  problems = [*problems, *more]
-  return pages.render(
-      'compare.html', groups=groups, differing=differing,
-      plots=make_plots(groups), problems=problems, tables=tables,
-      refresh_seconds=_SECONDS if refreshes else None), problems

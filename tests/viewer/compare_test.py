@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -156,13 +157,14 @@ def test_mistakes(workdirs, tmp_path):
 
 
 @browser_lib.needed
-def test_page_in_a_browser(workdirs, tmp_path):
-  page_path = tmp_path / compare.PAGE
+def test_page_in_a_browser(workdirs, tmp_path, monkeypatch):
+  # As Ctrl-C does.
+  monkeypatch.setattr('time.sleep', mock.Mock(side_effect=KeyboardInterrupt))
   with workdir_lib.lock(workdirs[0]):
-    page_path.write_text(compare.render(
-        *compare.read(workdirs), refreshes=True)[0])
+    page_path = compare.compare(tmp_path, workdirs, watch=True)
+  monkeypatch.undo()
   complaints = []
-  with browser_lib.start(browser_lib.find()) as browser:
+  with browser_lib.start() as browser:
     page = browser.new_page()
     page.on('console', lambda message: complaints.append(message.text))
     page.goto(page_path.as_uri())
