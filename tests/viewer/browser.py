@@ -22,11 +22,11 @@ needed = pytest.mark.skipif(
 
 
 @contextlib.contextmanager
-def start(program: str) -> Iterator[sync_api.Browser]:
+def start() -> Iterator[sync_api.Browser]:
   """A browser, closed at the end of the block."""
   with sync_api.sync_playwright() as playwright:
     browser = playwright.chromium.launch(
-        executable_path=program, args=['--no-sandbox'])
+        executable_path=find(), args=['--no-sandbox'])
     yield browser
     browser.close()
 

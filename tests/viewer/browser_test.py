@@ -9,7 +9,6 @@ from atgrpo_jax.viewer import report
 from tests.viewer import browser as browser_lib
 from tests.viewer import runs
 
-PROGRAM = browser_lib.find()
 STEP = '#tree/step/000000/0'
 
 pytestmark = browser_lib.needed
@@ -17,7 +16,7 @@ pytestmark = browser_lib.needed
 
 @pytest.fixture(scope='module')
 def browser():
-  with browser_lib.start(PROGRAM) as started:
+  with browser_lib.start() as started:
     yield started
 
 

@@ -13,7 +13,7 @@ from tests.viewer import browser as browser_lib
 
 def main(workdir: str) -> None:
   path = report.write(pathlib.Path(workdir))
-  with browser_lib.start(browser_lib.find()) as browser:
+  with browser_lib.start() as browser:
     page = browser_lib.open_page(
         browser, path, [], width=1280, height=860,
         anchor='#tree/step/000000/2')
