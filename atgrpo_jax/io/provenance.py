@@ -40,9 +40,9 @@ def start(workdir: pathlib.Path, step: int) -> None:
       distribution.name: distribution.version for name in _PACKAGES
       for distribution in metadata.distributions(name=name)}
   folders = pathlib.Path(__file__).parents[2], pathlib.Path.cwd()
+  roots = [_git(x, 'rev-parse', '--show-toplevel').strip() for x in folders]
   commits = {
-      root: _commit(root, workdir)
-      for root in dict.fromkeys(map(_root, folders)) if root}
+      root: _commit(root, workdir) for root in dict.fromkeys(roots) if root}
   if not commits and (source := os.environ.get('SOURCE_COMMIT')):
     commits = {str(folders[0]): {'commit': source}}
   earlier = [x['commits'] for x in read(workdir) if x.get('commits')]
@@ -86,11 +86,6 @@ def _code(commits: dict[str, Any]) -> str:
   return ', '.join(sorted({
       x['commit'][:8] + (f' with {x["changes"]}' if 'changes' in x else '')
       for x in commits.values()})) or 'no commit'
-
-
-def _root(folder: pathlib.Path) -> str:
-  """The root of the Git repository that holds a folder, or ''."""
-  return _git(folder, 'rev-parse', '--show-toplevel').strip()
 
 
 def _commit(root: str, workdir: pathlib.Path) -> dict[str, Any]:

@@ -142,15 +142,12 @@ def begin_worker() -> None:
   Ctrl-C and timeout(1) signal the whole process group, but the trainer needs
   its workers to finish the step. A killed trainer cannot tell them to exit.
   """
+  def end_with_parent():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
   os.setsid()
-  threading.Thread(
-      target=_exit_after, args=[multiprocessing.parent_process()],
-      daemon=True).start()
-
-
-def _exit_after(process):
-  process.join()
-  os._exit(1)
+  threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 class TooSlowError(BaseException):
