@@ -188,7 +188,11 @@ class Checkpoints:
     """The step of a name, None for the latest; UserError if it is missing."""
     if name == LATEST:
       return None
-    steps, best = self.steps(), self._best_step()
+    steps, best = self.steps(), None
+    for step in reversed(steps):  # The newest sound record knows it.
+      with contextlib.suppress(_Unreadable):
+        best = self._read_record(step)['best_step']
+        break
     is_number = str(name).isdecimal()
     step = best if name == BEST else int(name) if is_number else None
     if step is None or step not in steps:
@@ -196,15 +200,6 @@ class Checkpoints:
           f'There is no checkpoint {name!r} in {self._directory}; expected '
           f'one of {[LATEST, *([BEST] if best in steps else []), *steps]}.')
     return step
-
-  def _best_step(self) -> int | None:
-    """The best step according to the newest sound record."""
-    for step in reversed(self.steps()):
-      try:
-        return self._read_record(step)['best_step']
-      except _Unreadable:
-        continue
-    return None
 
   def wait(self) -> None:
     """Blocks until the last save is on disk; raises its error."""
@@ -225,7 +220,11 @@ class Checkpoints:
     path = self._directory / str(step)
     record = self._read_record(step)
     _check_same_model(path, record['leaves'], template)
-    leaves = {name: _without_data(template[name]) for name in names}
+    leaves = {name: template[name] for name in names}
+    leaves |= {  # Without data in a process without devices of the leaf.
+        name: jax.make_array_from_single_device_arrays(
+            leaf.shape, leaf.sharding, [], dtype=leaf.dtype)
+        for name, leaf in leaves.items() if not _is_here(leaf)}
     with _reading(_STATE):
       for item, leaves_of_item in record.get('items', {_STATE: names}).items():
         wanted = {
@@ -333,14 +332,6 @@ class _Local:
 def _is_here(leaf: Any) -> bool:
   """True if this process has devices of an array or its template."""
   return bool(leaf.sharding.addressable_devices)
-
-
-def _without_data(leaf: Any) -> Any:
-  """The array of a process without its devices; other templates unchanged."""
-  if _is_here(leaf):
-    return leaf
-  return jax.make_array_from_single_device_arrays(
-      leaf.shape, leaf.sharding, [], dtype=leaf.dtype)
 
 
 class _NewestAndBest:
