@@ -72,10 +72,11 @@ def forward(
     tokens: [P, G, X] int32, padded at the end.
     prefix: the shared prompts, or None.
     past: tokens of each row that precede the cache.
-    cache: earlier tokens of each row; the new token is added.
+    cache: earlier tokens of each row; the new token is added. Decoding has this
+      and the other optional arrays, and sequences at most a prefix.
     cache_index: number of tokens in the cache.
-    rows: the decoding candidates, with a cache. All arguments but the prefix
-      then have N * R for P, G = 1 and X = 1.
+    rows: the decoding candidates. All arguments but the prefix then have N * R
+      for P, G = 1 and X = 1.
     dtype: dtype of the matrix products.
     remat: recompute each layer in the backward pass. Otherwise everything is
       kept, or on CPUs the products with parameters.
@@ -145,16 +146,15 @@ def forward(
     params = unstack(params, config)
     lora = params.get('lora')
 
-    def kv_of_layer(kv, index):
-      return None if kv is None else (kv.keys[index], kv.values[index])
+    def kv_of_layer(kv):
+      return kv.keys[index], kv.values[index]
 
     pairs = []
     for index in range(config.num_layers):
       x, pair = layer(
           x, params['layers'][index], lora and lora[index],
-          kv_of_layer(prefix, index), cache=kv_of_layer(cache, index),
-          cache_index=cache_index, past=kv_of_layer(past and past.cache, index),
-          rows=rows)
+          kv_of_layer(prefix), cache=kv_of_layer(cache),
+          cache_index=cache_index, past=kv_of_layer(past.cache), rows=rows)
       pairs.append(pair)
     kv = kv_cache.RowCache(*zip(*pairs))
   norm = layers.Norm(config.norm_eps, products.rounds(dtype))

@@ -289,18 +289,16 @@ def attend_with_ragged(
   partial = [(
       products.einsum('rkmy,rkyh->rkmh', weights, v, q.dtype), top,
       jnp.sum(weights, axis=-1, keepdims=True))]
-  if past is not None:
-    partial += ragged(queries, *past, _count(past_mask))
-  if prefix is not None:
-    by_group = rows.spread_heads(queries)  # [P, K, G, M, H]
-    groups, heads, *_, width = by_group.shape
-    partial += [
-        tuple(
-            rows.take_heads(x.reshape(*by_group.shape[:-1], -1))
-            for x in results)
-        for results in ragged(
-            by_group.reshape(groups, heads, -1, width), *prefix,
-            _count(prefix_mask))]
+  partial += ragged(queries, *past, _count(past_mask))
+  by_group = rows.spread_heads(queries)  # [P, K, G, M, H]
+  groups, heads, *_, width = by_group.shape
+  partial += [
+      tuple(
+          rows.take_heads(x.reshape(*by_group.shape[:-1], -1))
+          for x in results)
+      for results in ragged(
+          by_group.reshape(groups, heads, -1, width), *prefix,
+          _count(prefix_mask))]
   mixed, tops, totals = zip(*partial)
   top = functools.reduce(jnp.maximum, tops)
   scales = [jnp.exp(x - top) for x in tops]
