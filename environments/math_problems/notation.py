@@ -29,24 +29,12 @@ _SYMBOL = (  # A command without arguments.
     r'\\(?!sqrt|text|frac|binom|bar|hat|vec|overline|math)[a-z]+(?![a-z])')
 
 
-def _unwrap(match: re.Match) -> str:
-  """Removes `\\text` around a formula."""
-  is_formula = re.search(r'(?<!\^)(?<!\^\{)\d|[=+\\]', match[1])
-  return f' {match[1]} ' if is_formula else match[0]
-
-
 def _repeat(match: re.Match) -> str:
   """Writes a decimal with repeated digits as a fraction."""
   whole, fixed, *repeated = (x or '' for x in match.groups())
   repeated = re.sub(r'\D', '', ''.join(repeated))
   top = int(whole + fixed + repeated) - int(f'0{whole}{fixed}')
   return rf'\frac{{{top}}}{{{"9" * len(repeated)}{"0" * len(fixed)}}}'
-
-
-def _unpack_fraction(match: re.Match) -> str:
-  """Writes a character such as one half as a fraction."""
-  digits = unicodedata.normalize('NFKC', match[0])
-  return r'\frac{{{}}}{{{}}}'.format(*digits.split('\N{FRACTION SLASH}'))
 
 
 def _drop_conditions(match: re.Match) -> str:
@@ -87,14 +75,17 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
      r'|boldsymbol|bm|operatorname|boxed|fbox|underline)(?![a-z])', r'\\text'),
     (r'\\(text|vec|hat|bar|overline|mathbb)(?:\s+([a-zA-Z\d])|(\d))(?![a-zA-Z])',
      r'\\\1{\2\3}'),
-    (rf'\\text\s*{_BRACED}', _unwrap),
+    # Text around a formula.
+    (rf'\\text\s*{_BRACED}', lambda match: f' {match[1]} ' if re.search(
+        r'(?<!\^)(?<!\^\{)\d|[=+\\]', match[1]) else match[0]),
     (r'(\\text\s*\{[^{}^]*)\^\{?([23])\}?\s*\}', r'\1}^\2'),  # cm^2
     (r'\\text\s*\{\s*\}', ' '),
     ('[\N{MINUS SIGN}\N{EN DASH}]', '-'),
     ('\N{SQUARE ROOT}\\s*(?:(\\d+|[a-z])|\\(([^()]*)\\))', r'\\sqrt{\1\2}'),
     ('[\N{VULGAR FRACTION ONE QUARTER}-\N{VULGAR FRACTION THREE QUARTERS}'
      '\N{VULGAR FRACTION ONE THIRD}-\N{VULGAR FRACTION SEVEN EIGHTHS}]',
-     _unpack_fraction),
+     lambda match: r'\frac{{{}}}{{{}}}'.format(
+         *unicodedata.normalize('NFKC', match[0])[::2])),
     (r'(?<![\d.,])(\d*)\.(\d*)\s*(?:\\(?:overline|bar)\s*(?:\{(\d+)\}|(\d))'
      r'|(\\dot\s*(?:\{\d\}|\d)(?:\d*\\dot\s*(?:\{\d\}|\d))?))', _repeat),
     ('\N{MULTIPLICATION SIGN}', r'\\times '),
