@@ -149,8 +149,7 @@ _NUMBER = re.compile(
     rf'(?:(?:(?P<whole>\d+) +)?(?P<numerator>{_DIGITS})\s*/\s*'
     rf'(?P<denominator>{_DIGITS})|(?P<factor>\d*)\s*'
     r'\\frac\s*\{\s*(?P<top>-?\d+)\s*\}\s*\{\s*(?P<bottom>-?\d+)\s*\}'
-    rf'|(?P<decimal>{_DIGITS}(?:\.\d*)?|\.\d+)'
-    r'(?:[eE](?P<power>[-+]?\d{1,3}))?)'
+    rf'|(?P<decimal>(?:{_DIGITS}(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{{1,3}})?))'
     rf'\s*(?:{_SCALE})?\s*(?P<percent>%?)(?P<unit>.*)', re.DOTALL)
 # Names of a unit, the canonical one first.
 _UNITS = {name: names.split()[0] for names in '''
@@ -272,9 +271,8 @@ def number_of(text: str) -> Number | None:
   is_exact = True
   if match['decimal'] is not None:
     digits = match['decimal'].replace(',', '')
-    is_exact = '.' not in digits and match['power'] is None
-    value = fractions.Fraction(digits) * fractions.Fraction(10) ** int(
-        match['power'] or 0)
+    is_exact = digits.isdigit()
+    value = fractions.Fraction(digits)
   else:
     numerator, denominator = (
         int(digits.replace(',', '')) for digits in (
