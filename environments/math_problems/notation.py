@@ -313,7 +313,8 @@ def same_number(answer: Number, gold: Number) -> bool:
   if answer.unit and (gold.is_percent or gold.unit not in ('', answer.unit)):
     return False
   is_exact = answer.is_exact and gold.is_exact
-  if _is_close(_ratio(answer), _ratio(gold), is_exact):
+  ratios = [x.value / (100 if x.is_percent else 1) for x in (answer, gold)]
+  if _is_close(*ratios, is_exact):
     return True
   # Golds of problems that ask for a percentage may be bare.
   is_percentage = gold.is_percent or (
@@ -321,10 +322,6 @@ def same_number(answer: Number, gold: Number) -> bool:
       and not gold.unit)
   return is_percentage and gold.is_percent != answer.is_percent and _is_close(
       answer.value, gold.value, is_exact)
-
-
-def _ratio(number: Number) -> fractions.Fraction:
-  return number.value / 100 if number.is_percent else number.value
 
 
 def _is_close(
