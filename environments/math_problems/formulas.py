@@ -159,15 +159,17 @@ def _solutions(relation: Any) -> sympy.Set | str:
 
 def _same_relation(gold: Any, answer: Any) -> bool:
   """True if the sides are the same, or one relation is a multiple."""
-  (gold_kind, *golds), (kind, *answers) = map(_sides, (gold, answer))
-  if kind != gold_kind:
+  gold, answer = (  # The larger side first.
+      x.reversed if isinstance(x, (sympy.Lt, sympy.Le)) else x
+      for x in (gold, answer))
+  if gold.func is not answer.func:
     return False
-  if all(map(_same, golds, answers)):
+  if all(map(_same, gold.args, answer.args)):
     return True
-  if not all(isinstance(x, sympy.Expr) for x in (*golds, *answers)):
+  if not _are((*gold.args, *answer.args), sympy.Expr):
     return False
-  gold, answer = (_exact(x - y) for x, y in (golds, answers))
-  is_equation = not isinstance(kind, bool)
+  is_equation = isinstance(gold, (sympy.Eq, sympy.Ne))
+  gold, answer = (_exact(x.lhs - x.rhs) for x in (gold, answer))
   if is_equation:
     gold, answer = (
         sympy.fraction(sympy.together(x))[0] for x in (gold, answer))
@@ -177,15 +179,6 @@ def _same_relation(gold: Any, answer: Any) -> bool:
   return ratio.is_number and bool(
       ratio.is_finite and ratio.is_nonzero if is_equation
       else ratio.is_positive)
-
-
-def _sides(relation: Any) -> tuple[Any, Any, Any]:
-  """Returns the kind of a relation and its sides, the larger one first."""
-  if isinstance(relation, (sympy.Eq, sympy.Ne)):
-    return relation.func, relation.lhs, relation.rhs
-  is_strict = isinstance(
-      relation, (sympy.StrictGreaterThan, sympy.StrictLessThan))
-  return is_strict, relation.gts, relation.lts
 
 
 def _same_value(gold: sympy.Expr, answer: sympy.Expr) -> bool:
