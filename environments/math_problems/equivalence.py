@@ -110,8 +110,6 @@ def _rename_capitals(answer: str, gold: str) -> tuple[str, str]:
 def _same_lists(answer: str, gold: str) -> bool:
   """Compares two texts of one or several items."""
   numbers = notation.number_of(answer), notation.number_of(gold)
-  if all(numbers) and notation.same_number(*numbers):
-    return True  # Before lists, because 1,000 may be read as one.
   answers, golds = _items(answer), _items(gold)
   if any(numbers) and not _LIST_IN_BRACKETS.search(answer + gold):
     # A number equals no list, so its commas are for thousands.
