@@ -184,7 +184,7 @@ class Mathematics(env_api.Sequential):
     # A policy that was paid for the prompt's example learned to repeat it.
     if self.request and answer == _EXAMPLE:
       answer = None
-    verdict = _grade(answer, state.gold)
+    verdict = grader.grade(answer, state.gold)
     terms = {
         'boxed': float(answer is not None),
         'right': float(verdict is grader.Verdict.EQUAL)}
@@ -226,7 +226,7 @@ class Mathematics(env_api.Sequential):
           and notation.is_number(answer))
       if not terms['printed']:
         outcome = env_api.Outcome.PARSE_ERROR
-      verdict = _grade(answer, state.gold)
+      verdict = grader.grade(answer, state.gold)
       terms['output_right'] = float(verdict is grader.Verdict.EQUAL)
       outcome = _VERDICT_OUTCOMES.get(verdict, outcome)
     else:
@@ -248,7 +248,7 @@ class Mathematics(env_api.Sequential):
       turn += 1
       # The last attempt is the tool's of this turn or, for one agent, its own
       # of the previous turn.
-      agreement = _grade(
+      agreement = grader.grade(
           attempt.answer, state.attempts[-1].answer if state.attempts else None)
       if agreement is grader.Verdict.FAILED:
         outcome = env_api.Outcome.INFRASTRUCTURE
@@ -284,12 +284,6 @@ def make_environment(
         cpu_seconds=program_seconds, wall_seconds=1.5 * program_seconds))
   return Mathematics(
       TEAMS[team], REWARDS[reward], sandbox, max_turns, request)
-
-
-def _grade(answer: str | None, other: str | None) -> grader.Verdict:
-  if answer is None or other is None:
-    return grader.Verdict.DIFFERENT
-  return grader.grade(answer, other)
 
 
 _PRINTED = (

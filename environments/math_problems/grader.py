@@ -74,8 +74,10 @@ def check_installed() -> None:
         "install -e '.[maths]'.")
 
 
-def grade(answer: str, gold: str) -> Verdict:
-  """Compares an answer with the gold answer."""
+def grade(answer: str | None, gold: str | None) -> Verdict:
+  """Compares an answer with the gold answer; None equals nothing."""
+  if answer is None or gold is None:
+    return Verdict.DIFFERENT
   if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold):
     return Verdict.EQUAL if int(answer) == int(gold) else Verdict.DIFFERENT
   if len(answer) > MAX_LETTERS:
