@@ -269,9 +269,6 @@ def _exact(value: sympy.Expr) -> sympy.Expr:
   value = value.xreplace({
       x: sympy.I for x in value.free_symbols if x.name == 'i'})
   return value.replace(
-      _is_odd_root, lambda x: (-1)**x.exp.p * (-x.base)**x.exp)
-
-
-def _is_odd_root(value: sympy.Expr) -> bool:
-  return (value.is_Pow and value.base.is_negative and value.exp.is_Rational
-          and not value.exp.is_Integer and value.exp.q % 2 == 1)
+      lambda x: (x.is_Pow and x.base.is_negative and x.exp.is_Rational
+                 and not x.exp.is_Integer and x.exp.q % 2 == 1),
+      lambda x: (-1)**x.exp.p * (-x.base)**x.exp)
