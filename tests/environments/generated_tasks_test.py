@@ -12,13 +12,14 @@ from environments.boards.sokoban import sokoban_dataset_builder
 from environments.boards.sudoku import env as sudoku
 from environments.boards.sudoku import sudoku_dataset_builder
 from environments.depot import depot_dataset_builder
+from environments.math_problems import stories_dataset_builder
 from environments.writing.posts import posts_dataset_builder
 from tests.environments.boards import games
 
 BUILDERS = {
     'plan_path': plan_path_dataset_builder, 'sokoban': sokoban_dataset_builder,
     'sudoku': sudoku_dataset_builder, 'depot': depot_dataset_builder,
-    'posts': posts_dataset_builder}
+    'posts': posts_dataset_builder, 'stories': stories_dataset_builder}
 # Data set -> split -> number of tasks, hash. Stored results name the hashes of
 # complete splits. Change them only together with VERSION. A train split has
 # 10000 tasks; those of boards take a minute to make.
@@ -47,6 +48,10 @@ HASHES = {
         'test': (1000, '914b7dfeef2952f1'),
         'validation': (200, 'f39250e40af804fb'),
         'train': (10_000, '6e2c25b431b9c0a7')},
+    'stories': {
+        'test': (1000, '37c2bef9836f1ae0'),
+        'validation': (200, '26689dea375bc40a'),
+        'train': (400, '80fb5856673bcb0e')},
 }
 BOARDS = [x for x in HASHES if x.partition('/')[0] in games.CASES]
 
