@@ -50,14 +50,15 @@ class LoopState:
   def fraction_done(self, config: ml_collections.ConfigDict) -> float:
     """Returns the finished fraction of the limits in `config.train`.
 
-    Training stops after the step that ends closest to `completion_tokens`.
+    Training stops unless another step as long as the last one would end
+    closer to `completion_tokens`.
     """
     max_steps, max_tokens = config.num_steps, config.completion_tokens
     fractions = [self.step / max_steps] if max_steps else []
     if max_tokens:
-      is_closest = self.completion_tokens + self.step_tokens / 2 >= max_tokens
+      is_near = self.completion_tokens + self.step_tokens / 2 >= max_tokens
       fractions.append(
-          1.0 if is_closest else self.completion_tokens / max_tokens)
+          1.0 if is_near else self.completion_tokens / max_tokens)
     return max(fractions)
 
 
@@ -99,7 +100,7 @@ def _train(
         f'dataset.train={config.dataset.train!r} has other tasks than when the '
         f'run in {workdir} started; restore them, or choose another --workdir.')
   if validation_hash != hashes[1]:
-    loop.best_success = -1.0  # On other tasks, less may be the best.
+    loop.best_success = -1.0  # Of other tasks.
   if loop.step:
     before = evaluate.read(workdir, 'before')
     evaluate.check_comparable(
@@ -115,7 +116,7 @@ def _train(
   def save(is_scheduled: bool) -> None:
     """Starts to write a checkpoint with everything that resuming needs.
 
-    Only scheduled ones can be the best: a stop must not change the best step.
+    Only scheduled ones can be the best, because a stop may come at any step.
     """
     is_best = (
         is_scheduled and loop.validation['validation/step'] == loop.step
@@ -144,7 +145,7 @@ def _train(
     step = loop.step
     with metrics_lib.profile(
         workdir / 'profile', step, config.train.profile_steps):
-      # Rollout. A resumed run repeats an interrupted one.
+      # Rollout. If a stop interrupts it, a resumed run plays it again.
       tasks = draw_tasks(train_tasks, step, experiment)
       try:
         trees, usage = rollout(
@@ -160,7 +161,7 @@ def _train(
       loop.step_tokens = usage.completion_tokens
       loop.completion_tokens += usage.completion_tokens
       is_last = loop.fraction_done(config.train) >= 1
-      # Record, which also helps to explain an update that fails.
+      # Record now, so that the groups are there if the update fails.
       with clock.part('records'):
         values = tree_lib.metrics(trees) | {
             f'budget/{name}': count for name, count in usage.counts().items()}
@@ -242,7 +243,7 @@ def rollout(
     tasks: Sequence[env_api.Task], *, step: int, clock: metrics_lib.StepClock,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[list[tree_lib.Tree], runner_lib.Usage]:
-  """Plays the tasks of `draw_tasks`; returns trees with returns, and costs.
+  """Plays the tasks of `draw_tasks`; returns trees with returns, and usage.
 
   Raises Stopped soon after `is_stopped` returns True.
   """
@@ -263,7 +264,7 @@ def update(
 ) -> tuple[experiment_lib.States, dict[str, float]]:
   """Updates every trained policy and critic on the trees of a step.
 
-  Donates `states`. Returns the new ones, and metrics by name.
+  The buffers of `states` are reused. Returns new states, and metrics by name.
   """
   config, values = experiment.config.train, {}
   all_groups = tree_lib.groups_of(trees)

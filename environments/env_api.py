@@ -3,8 +3,9 @@
 An environment is a set of pure functions over frozen, picklable states, so that
 G candidates can be tried from one state without copies, and a step can run in
 any worker process. The terms follow the cooperative Markov game of AT-GRPO
-(arXiv 2510.11062, section 3): within a turn the roles act phase by phase. The
-step of a phase is one micro-transition, and the next phase sees its result.
+(arXiv 2510.11062, section 3): within a turn the roles act phase by phase. Each
+phase is one call of `step`, and the next phase sees its result. The module of
+an environment has a function `make_environment`; see docs/environments.md.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,7 +29,7 @@ Task = Mapping[str, Any]
 class Outcome(enum.Enum):
   """The result of one role's action, counted and logged per role.
 
-  `NO_EFFECT` takes precedence over `ILLEGAL_ACTION`.
+  An action that is illegal and without effect is `NO_EFFECT`.
   """
 
   OK = 'ok'  # None of the others.
@@ -53,11 +54,11 @@ STATUS_TO_OUTCOME = {
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """The result of one micro-transition.
+  """The result of one phase.
 
   Only `state`, `team_reward` and `done` are required. Numbers and truth values
-  may be those of Python, numpy or jax. Numbers in single precision are rounded
-  to six decimals.
+  may be those of Python, numpy or jax. Rewards in float32 are rounded to six
+  decimals.
 
   Attributes:
     state: the state after the actions.
@@ -99,7 +100,7 @@ class Environment(Protocol):
     roles: the personas of the team, in the order in which they act.
     phases: sets of roles that act on the same state, in order. Sequential play
       has one role per phase.
-    max_turns: passes over the phases before an episode is truncated.
+    max_turns: passes over the phases; the last step must return done=True.
     team_reward_range: minimum and maximum team reward of a step.
   """
 
@@ -129,7 +130,7 @@ class Environment(Protocol):
 
 
 class Sequential:
-  """A part of environments whose roles act one after another."""
+  """A base class for environments whose roles act one after another."""
 
   roles: tuple[str, ...]
 

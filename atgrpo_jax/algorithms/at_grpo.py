@@ -1,10 +1,12 @@
 """AT-GRPO: a group per agent and turn, on the chain of chosen candidates.
 
-Algorithm 1 of arXiv 2510.11062. For every environment, turn and agent in order,
-G candidates are sampled from one prompt and stepped from the same state. Their
-rewards form one group with the key (task, role, turn). The state of the
-candidate with the largest reward continues, and the next agent acts on it in
-the same turn.
+The rollout of Algorithm 1 of arXiv 2510.11062; `credit.py` computes its
+advantages, and `train.update` updates its policies. For every environment, turn
+and agent in order, G candidates are sampled from one prompt and stepped from
+the same state. Their rewards form one group of a task, role and turn. The state
+of the candidate with the largest reward continues, and the next agent acts on
+it in the same turn. `rollout.selection` has other rules, and the return type
+'monte_carlo' adds sampled later rewards.
 
 Ties, which the paper leaves open, go to the first candidate. Rewards that
 differ by rounding only are tied.
@@ -40,10 +42,10 @@ from environments import env_api
 def play_task(
     runner: runner_lib.EpisodeRunner, task: env_api.Task,
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
-  """Runs Algorithm 1 on one task; returns its `Tree`, a spine."""
+  """Plays one task; returns its `Tree`, a chain of one node per action."""
   state, position, nodes = runner.reset(task), contract.Position(), []
   while True:
-    # Sample G candidates and step each of them from the state of the spine.
+    # Sample G candidates and step each of them from the state of the chain.
     node = yield from node_lib.expand(
         runner, task['task_id'], state, position, group_size=spec.group_size)
     group, = node.groups
@@ -71,9 +73,12 @@ def play_task(
 def _continuations(
     runner: runner_lib.EpisodeRunner, node: tree_lib.Node, index: int,
     spec: spec_lib.RolloutSpec) -> runner_lib.EpisodeCoroutine:
-  """Sampled discounted team return after each candidate, [G] float64."""
+  """Mean discounted team return after each candidate, [G] float64.
+
+  It is 0 where the candidate has ended the episode.
+  """
   num = spec.num_continuations
-  first_branch = 1 + index * spec.group_size * num  # Branch 0 is the spine.
+  first_branch = 1 + index * spec.group_size * num  # Branch 0 is the chain.
   unfinished = [i for i in range(spec.group_size) if not node.is_leaf(i)]
   sampled = yield [
       grpo.play_episodes(
@@ -86,6 +91,6 @@ def _continuations(
   for i, episodes in zip(unfinished, sampled):
     continuations[i] = returns_lib.continuation(np.array([
         returns_lib.returns_to_go(
-            [node.team_rewards[j] for node, j in episode], spec.discount)[0]
+            [later.team_rewards[j] for later, j in episode], spec.discount)[0]
         for episode in episodes]), spec.discount)
   return continuations

@@ -25,8 +25,8 @@ def assign_advantages(
   """Adds advantages, weights and baseline ids to the trees of a step.
 
   An advantage is the weighted sum of the terms of `spec`, or the weighted mean
-  of those that are not 0. Weights of returns and baseline ids are those of the
-  first term. A term whose return is unknown is 0.
+  of those that are not 0. A candidate whose return in a term is unknown gets 0
+  from it. The trees have the baseline ids and weights of the first term.
   """
   groups = tree_lib.groups_of(trees)
   terms, prompts = [], {}
@@ -83,9 +83,8 @@ def _term(
   """Advantages [N] of one return type, and weights [N] of the returns.
 
   With 'episode_return', all actions of a role in an episode have the same
-  return, and their weights in a baseline add up to 1. So a baseline counts an
-  episode once per role that it covers: all roles with the key ('env',), one
-  with ('env', 'agent').
+  return, and their weights in a baseline add up to 1. So an episode counts once
+  per role with the group key ('env',), and once with ('env', 'agent').
   """
   sizes = [len(group.candidates) for group in groups]
   flat_ids = np.repeat(baseline_ids, sizes)

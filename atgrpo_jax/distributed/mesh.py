@@ -2,18 +2,22 @@
 
 A mesh has three axes:
 
-  data    shards the groups; each shard holds all parameters
-  fsdp    shards the groups and the parameters
-  tensor  shards heads, hidden units and vocabulary
+  data    splits the groups; parameters are replicated over it
+  fsdp    splits the groups and the parameters
+  tensor  splits heads, hidden units and vocabulary
+
+`mesh.fsdp` and `mesh.tensor` set their sizes; 0 leaves them to `fit.py`. Models
+follow `param_rules`, and adapters `ADAPTER_RULES`; see also
+`learner/policy.py`. Optimizer states are sharded like their parameters.
 
 Each policy runs on the mesh of its pool, a subset of the devices. The network
 between TPU slices or GPU nodes is slower than the one within them, so `data` is
 split over slices or nodes first.
 
 Computations on groups run in `per_shard`, where a shard sees only its groups.
-`sum_over_data` adds the shards once, so a program has a single collective over
-`data`. This avoids a deadlock: XLA's CPU backend runs independent collectives
-in any order, and devices that start them in different orders wait forever.
+`sum_over_data` adds the shards in the only collective over `data`: XLA's CPU
+backend may start independent ones in another order on each device, which then
+wait forever.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +40,7 @@ from atgrpo_jax import errors
 AXES = ('data', 'fsdp', 'tensor')
 ROWS = ('data', 'fsdp')  # The axes that shard the groups of a batch.
 
-# (pattern of leaf names, sharding). A kernel is [L, in, out].
+# (pattern of leaf names, sharding). A layer's kernel is [L, in, out].
 Rules = Sequence[tuple[str, PartitionSpec]]
 
 _PARAM_RULES = (
@@ -47,7 +51,8 @@ _PARAM_RULES = (
     (r'layers/down/kernel', PartitionSpec(None, 'tensor', 'fsdp')),
     (r'(layers/.*)?norm/scale|layers/.*/bias', PartitionSpec()),
 )
-# An adapter is small: `a` [A, L, in, R] and `b` [A, L, R, out].
+# An adapter is small, so only fsdp splits it: `a` [A, L, in, R] and `b`
+# [A, L, R, out].
 ADAPTER_RULES = (
     (r'.*/a', PartitionSpec(None, None, 'fsdp')),
     (r'.*/b', PartitionSpec(None, None, None, 'fsdp')),
@@ -63,7 +68,7 @@ def param_rules(tied_head: bool) -> Rules:
 
 
 def decoding_rules(tied_head: bool) -> Rules:
-  """`param_rules` without `fsdp`, so that decoding gathers no parameters."""
+  """`param_rules` without `fsdp`, so that no parameters move in decoding."""
   return [
       (rule, PartitionSpec(*(
           None if axis == 'fsdp' else axis for axis in spec)))
@@ -138,8 +143,8 @@ def tree_shardings(tree: Any, mesh: Mesh, rules: Rules) -> Any:
   Rules match the end of a leaf's path, such as layers/gate/kernel, so they also
   apply to optimizer moments. Scalars are replicated.
 
-  Raises ValueError unless every leaf matches one rule and every rule a leaf,
-  and UserError for an axis that the mesh does not divide.
+  Raises ValueError unless every leaf but scalars matches exactly one rule and
+  every rule a leaf, and UserError for an axis that the mesh does not divide.
   """
   specs, used = _specs(tree, rules)
   unused = [rule for rule, _ in rules if rule not in used]

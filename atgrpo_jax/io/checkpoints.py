@@ -1,17 +1,21 @@
 """Checkpoints that are whole or absent, and are verified when read.
 
-A step is one orbax composite, written under a temporary name and then renamed:
+A step is a folder with two items of orbax, written under a temporary name and
+then renamed:
 
-  state  {policy: TrainState} as a flat table, leaf name -> array
-  meta   JSON: the step, the caller's `meta`, and shape, dtype and digest of
-         every leaf
+  state  {policy or critic: TrainState} as a flat table, leaf name -> array: the
+         trained parameters (all, or the adapter), the optimizer's state and the
+         number of updates. Frozen models are not stored.
+  meta   JSON: the step, the best step, shape, dtype and digest of every leaf,
+         and from `train.py` the `LoopState`, the length of the metrics, hashes
+         of the tasks, and digests of the config, of models and of code
 
-If pools have devices of different processes, each pool's processes write an
-item of their own, `state_0`, `state_1`, ..., and `meta` lists its leaves. orbax
+If policies have devices of different processes, each set of processes writes an
+item of its own, `state_0`, `state_1`, ..., and `meta` lists its leaves. orbax
 renames the step after all processes have written.
 
 orbax loads a file with a flipped bit as wrong numbers and casts a changed dtype
-without an error. Therefore `meta` contains a SHA-256 of itself, the table of
+without an error. Therefore `meta` contains a SHA-256 of its rest, the table of
 leaves is compared with the model before anything is loaded, and the digest of
 every loaded leaf is recomputed.
 
@@ -43,7 +47,7 @@ from atgrpo_jax.distributed import hosts
 from atgrpo_jax.io import files
 
 LATEST, BEST = 'latest', 'best'  # Names of checkpoints, besides the step.
-NUM_NEWEST = 2  # Kept beside the best one: a damaged step needs an older one.
+NUM_NEWEST = 2  # Kept beside the best one; the older replaces a damaged one.
 
 # Errors of orbax and tensorstore for damaged files. Other errors, such as a
 # lack of memory, say nothing about the checkpoint.

@@ -10,15 +10,15 @@ Deviations from the authors' code:
 2. The standard deviation divides by N, not N - 1.
 3. A single candidate has advantage 0 instead of its return.
 
-A baseline is a function of the N candidates that are compared:
+`advantage.baseline` names a function, of `BASELINES` or 'module:function', that
+subtracts a baseline from the returns of the N candidates that are compared:
 
   (returns [N], weights [N], episodes [N], values [N]) -> differences [N]
 
-Differences are return minus baseline. All are float64 except `episodes`; see
-`group_advantages`. `values` is None without a critic.
-
-A scale is a function (differences [N], returns [N], weights [N]) -> advantages
-[N] of the same candidates. It is called unless all differences are 0.
+All are float64 except `episodes`; see `group_advantages`. `values` is None
+without a critic. `advantage.scale` names a function (differences [N], returns
+[N], weights [N]) -> advantages [N] of the same candidates. It is not called if
+all differences are 0.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The tree of one task's rollout, and its JSON form.
 
-The tree of AT-GRPO is a spine, the tree of plain GRPO is a root with G chains,
+The tree of AT-GRPO is a chain, the tree of plain GRPO is a root with G chains,
 and the tree of MAGRPO branches at every joint action that continues. Like
 `mctx.Tree`, it stores nodes with their parent and the action that led to them.
 """

@@ -1,4 +1,4 @@
-"""AT-GRPO: the exact spine of a scripted team, and selection rules.
+"""AT-GRPO: the exact chain of a scripted team, and selection rules.
 
 Advantages amplify differences between returns, so these are compared exactly.
 """
