@@ -23,7 +23,8 @@ def export_run(
   """Exports every trained policy of a checkpoint to `workdir/export/<policy>`.
 
   Models become Hugging Face folders, and adapters PEFT folders. A folder
-  replaces an earlier one atomically. See `Experiment.trained_params`.
+  replaces an earlier one atomically. `Experiment.trained_params` explains
+  `checkpoint`.
   """
   config = experiment.config.export
   errors.check_choice('export.dtype', config.dtype, config_lib.DTYPES)

@@ -289,7 +289,9 @@ def decode(size: str) -> Iterator[Case]:
       for lora in None, _ADAPTER:
         yield _with_percentages(
             _decode(_qwen3(size), load, *setting, lora=lora))
-    for block in _pick((64, 128, 256, 512), cpu=(32,)):
+    # A TPU reads a multiple of 128 positions.
+    gpu = (64,) if jax.default_backend() == 'gpu' else ()
+    for block in _pick((*gpu, 128, 256, 512), cpu=(32,)):
       yield _with_percentages(
           _with_block(_decode(_qwen3(size), load, *setting), block))
     return

@@ -146,15 +146,16 @@ def forward(
     params = unstack(params, config)
     lora = params.get('lora')
 
-    def kv_of_layer(kv):
+    def kv_of_layer(kv, index):
       return kv.keys[index], kv.values[index]
 
     pairs = []
     for index in range(config.num_layers):
       x, pair = layer(
           x, params['layers'][index], lora and lora[index],
-          kv_of_layer(prefix), cache=kv_of_layer(cache),
-          cache_index=cache_index, past=kv_of_layer(past.cache), rows=rows)
+          kv_of_layer(prefix, index), cache=kv_of_layer(cache, index),
+          cache_index=cache_index, past=kv_of_layer(past.cache, index),
+          rows=rows)
       pairs.append(pair)
     kv = kv_cache.RowCache(*zip(*pairs))
   norm = layers.Norm(config.norm_eps, products.rounds(dtype))

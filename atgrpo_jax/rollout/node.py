@@ -65,12 +65,12 @@ def expand(
       known = [j for j in own if not node.failed(j)]
       # The mean over the joint actions that did not fail.
       reward = float(np.mean(rewards[known])) if known else np.nan
-      steps = [node.steps[j] for j in known or own]
+      counted = [node.steps[j] for j in known or own]
       return types.Candidate(
           completion=group.completions[i], behavior_logprobs=group.logprobs[i],
           text=texts[index][i], reward=reward, return_=np.float32(reward),
-          reward_terms=tree_lib.mean_terms(x.reward_terms for x in steps),
-          outcome=steps[0].outcomes[key.role])
+          reward_terms=tree_lib.mean_terms(x.reward_terms for x in counted),
+          outcome=counted[0].outcomes[key.role])
 
     groups.append(types.Group(
         key=key, policy=runner.policy_map[key.role],

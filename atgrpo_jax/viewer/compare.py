@@ -268,17 +268,17 @@ def make_tables(
     values = [
         np.array([per_task(run.final) for run in runs]) for _, runs in compared]
     p_values = {
-        index: float(statistics.p_value(found, values[0], clusters))
-        for index, found in enumerate(values)
-        if index and min(len(found), len(values[0])) > 1}
+        index: float(statistics.p_value(own, values[0], clusters))
+        for index, own in enumerate(values)
+        if index and min(len(own), len(values[0])) > 1}
     adjusted = dict(zip(p_values, statistics.holm(list(p_values.values()))))
     rows = tables[measure] = []
-    for index, ((group, runs), found) in enumerate(zip(compared, values)):
+    for index, ((group, runs), own) in enumerate(zip(compared, values)):
       before = [run.before[mean] for run in runs if run.before]
       rows.append(Row(
-          group, found, float(np.mean(before)) if before else None,
-          statistics.interval(found, clusters) if len(runs) > 1 else None,
-          found.mean() - values[0].mean() if index else None,
+          group, own, float(np.mean(before)) if before else None,
+          statistics.interval(own, clusters) if len(runs) > 1 else None,
+          own.mean() - values[0].mean() if index else None,
           p_values.get(index), adjusted.get(index)))
   return tables, problems
 

@@ -75,7 +75,7 @@ _REWRITES = tuple((re.compile(pattern, re.DOTALL), new) for pattern, new in (
      r'|boldsymbol|bm|operatorname|boxed|fbox|underline)(?![a-z])', r'\\text'),
     (r'\\(text|vec|hat|bar|overline|mathbb)(?:\s+([a-zA-Z\d])|(\d))(?![a-zA-Z])',
      r'\\\1{\2\3}'),
-    # Text around a formula.
+    # Removes \text around a formula.
     (rf'\\text\s*{_BRACED}', lambda match: f' {match[1]} ' if re.search(
         r'(?<!\^)(?<!\^\{)\d|[=+\\]', match[1]) else match[0]),
     (r'(\\text\s*\{[^{}^]*)\^\{?([23])\}?\s*\}', r'\1}^\2'),  # cm^2

@@ -102,7 +102,7 @@ class Isolation:
       if present != resource.RLIM_INFINITY:
         value = min(value, present)
       resource.setrlimit(kind, (value, value))
-    # Root keeps its files.
+    # Without any capability for good; root keeps its files.
     processes.check(processes.libc.capset(*_NO_CAPABILITIES), 'capset')
     if self._ruleset is not None:
       _landlock(_RESTRICT_SELF, self._ruleset, 0)

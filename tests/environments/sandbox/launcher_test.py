@@ -22,6 +22,8 @@ needs_kernel = pytest.mark.skipif(
 
 def test_strongest_level_is_chosen():
   assert start() == servers.LEVELS[0]
+  for level in servers.LEVELS:
+    assert start(level) == level
 
 
 def test_a_long_path_of_temporary_files_is_named(tmp_path, monkeypatch):
