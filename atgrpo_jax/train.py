@@ -50,8 +50,7 @@ class LoopState:
   def fraction_done(self, config: ml_collections.ConfigDict) -> float:
     """Returns the finished fraction of the limits in `config.train`.
 
-    Training stops unless another step as long as the last one would end
-    closer to `completion_tokens`.
+    Training stops unless one more step would end closer to `completion_tokens`.
     """
     max_steps, max_tokens = config.num_steps, config.completion_tokens
     fractions = [self.step / max_steps] if max_steps else []
@@ -100,7 +99,7 @@ def _train(
         f'dataset.train={config.dataset.train!r} has other tasks than when the '
         f'run in {workdir} started; restore them, or choose another --workdir.')
   if validation_hash != hashes[1]:
-    loop.best_success = -1.0  # Of other tasks.
+    loop.best_success = -1.0  # The old one is of other tasks.
   if loop.step:
     before = evaluate.read(workdir, 'before')
     evaluate.check_comparable(
@@ -289,8 +288,7 @@ def update(
           num_updates=config.updates_per_rollout, order=config.update_order,
           buckets=experiment.buckets, reference=experiment.references.get(name),
           frozen_params=experiment.frozen_params.get(name))
-    examples = [
-        x for tree in trees for node in tree.nodes for x in node.value_examples]
+    examples = tree_lib.value_examples_of(trees)
     for name, critic in experiment.critics.items():
       new_states[name], updates[name] = update_lib.update_critic(
           critic, states[name], examples, experiment.critic_buckets)

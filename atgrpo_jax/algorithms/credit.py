@@ -69,11 +69,7 @@ def assign_advantages(
           groups, baseline_ids, np.split(advantages, ends),
           np.split(return_weights, ends))}
   return [
-      dataclasses.replace(tree, nodes=tuple(
-          dataclasses.replace(node, groups=tuple(
-              compared[group.key] for group in node.groups))
-          for node in tree.nodes))
-      for tree in trees]
+      tree.map_groups(lambda group: compared[group.key]) for tree in trees]
 
 
 def _term(

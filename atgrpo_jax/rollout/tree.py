@@ -140,6 +140,13 @@ class Tree:
     for node in self.nodes:
       yield from node.groups
 
+  def map_groups(
+      self, function: Callable[[types.Group], types.Group]) -> 'Tree':
+    """Replaces every group by `function(group)`."""
+    return dataclasses.replace(self, nodes=tuple(
+        dataclasses.replace(node, groups=tuple(map(function, node.groups)))
+        for node in self.nodes))
+
   def to_json(
       self, show: Callable[[env_api.State], Mapping[str, str]] = dict,
       with_tokens: bool = True) -> Json:
@@ -195,6 +202,13 @@ def groups_of(trees: Sequence[Tree]) -> list[types.Group]:
           node.turn, node.phase, order[node.groups[0].key.task_id],
           node.groups[0].key.branch))
   return [group for node in nodes for group in node.groups]
+
+
+def value_examples_of(trees: Sequence[Tree]) -> list[types.ValueExample]:
+  """All training examples for critics in a step."""
+  return [
+      example for tree in trees for node in tree.nodes
+      for example in node.value_examples]
 
 
 # Metrics.

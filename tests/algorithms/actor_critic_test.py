@@ -64,11 +64,10 @@ def play(
       advantage, rollout)
   assert len(set(asked)) == len(asked)
   targets = {}
-  for node in (node for tree in trees for node in tree.nodes):
-    for example in node.value_examples:
-      text = scripted.Bytes().decode(example.inputs)
-      assert example.value == np.float32(values[text])
-      targets.setdefault(text, []).append(example.target)
+  for example in tree_lib.value_examples_of(trees):
+    text = scripted.Bytes().decode(example.inputs)
+    assert example.value == np.float32(values[text])
+    targets.setdefault(text, []).append(example.target)
   targets = {text: np.mean(found) for text, found in targets.items()}
   groups = {group.key[1:]: group for group in tree_lib.groups_of(trees)}
   return groups, targets

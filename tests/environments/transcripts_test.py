@@ -116,8 +116,7 @@ def play_again(sandbox, name):
     assert copy.step(pickle.loads(before), actions) == step
     hash(step.state)  # Frozen at every level.
     outcomes = ', '.join(step.outcomes[role].value for role in phase)
-    local = ', '.join(
-        f'{step.local_rewards.get(role, 0):.6g}' for role in phase)
+    local = ', '.join(f'{step.local_rewards[role]:.6g}' for role in phase)
     terms = ''.join(
         f', {name} {value:.6g}' for name, value in step.reward_terms.items()
         if value)

@@ -143,16 +143,15 @@ class Functions:
         for role, reply in replies.items()}
     outcomes = {role: _text_outcome(functions[role]) for role in actions}
     if self.team == 'pipeline' and 'aux' in actions:
-      return env_api.Step(
-          dataclasses.replace(state, aux=actions['aux']), team_reward=0.0,
-          done=False, outcomes=outcomes)
+      return _unpaid_step(
+          dataclasses.replace(state, aux=actions['aux']), outcomes)
     aux = functions.pop('aux', '')
     (writer, main), = functions.items()
     if self.team == 'discussion' and not state.turn:
-      return env_api.Step(_end_turn(state, replies, {
+      return _unpaid_step(_end_turn(state, replies, {
           'aux': prompts.discussion(source.AUX, problem.entry_point, main),
           'main': prompts.discussion(problem.entry_point, source.AUX, aux),
-      }), team_reward=0.0, done=False, outcomes=outcomes)
+      }), outcomes)
     imports = source.find_imports(f'{problem.preamble}\n{problem.statement}')
     program = '\n\n'.join(filter(None, (imports, aux, main))) + '\n'
     terms, verdict = self._score(problem, aux, main, program)
@@ -169,8 +168,9 @@ class Functions:
     success = done and verdict is not None and verdict.passed
     return env_api.Step(
         state=after, team_reward=sum(terms.values()) / MAX_POINTS[self.team],
-        reward_terms=terms, done=done, success=success,
-        truncated=done and not success, outcomes=outcomes,
+        local_rewards=dict.fromkeys(actions, 0.0), reward_terms=terms,
+        done=done, success=success, truncated=done and not success,
+        outcomes=outcomes,
         program_runs=verdict.program_runs if verdict else 0)
 
   def _score(
@@ -222,6 +222,13 @@ def make_environment(
   if team == 'discussion':
     max_turns = 2
   return Functions(team, max_turns, sandbox, feedback_tests, example)
+
+
+def _unpaid_step(
+    state: State, outcomes: Mapping[str, env_api.Outcome]) -> env_api.Step:
+  return env_api.Step(
+      state=state, team_reward=0.0, done=False, outcomes=outcomes,
+      local_rewards=dict.fromkeys(outcomes, 0.0))
 
 
 def _end_turn(

@@ -60,7 +60,7 @@ def test_reward_terms_and_outcomes(sandbox, aux, main, points, outcomes):
   step = make(sandbox).step(start(), {'main': main, 'aux': aux})
   assert step.reward_terms == pytest.approx(dict(zip(TERMS, points)))
   assert step.team_reward == pytest.approx(sum(points) / 4)
-  assert not any(step.local_rewards.values())
+  assert step.local_rewards == {'aux': 0.0, 'main': 0.0}
   assert step.outcomes == dict(zip(('aux', 'main'), outcomes))
   success = points[2] == 1
   assert (step.done, step.success, step.truncated) == (
