@@ -22,8 +22,7 @@ BUILDERS = {
     'posts': posts_dataset_builder, 'stories': stories_dataset_builder}
 # Data set -> split -> number of tasks, hash. Stored results name the hashes of
 # complete splits. Change them only together with VERSION. A train split has
-# 10000 tasks; those of boards take a minute to make. Stories pin
-# the first 400.
+# 10000 tasks; those of boards take a minute to make. Stories pin the first 400.
 HASHES = {
     'plan_path': {
         'test': (1000, 'b336bb62659de654'),

@@ -14,23 +14,22 @@ from environments.sandbox import isolation
 from environments.sandbox import launcher
 from environments.sandbox import seccomp
 from tests.environments.sandbox import servers
-from tests.environments.sandbox.servers import start
 
 needs_kernel = pytest.mark.skipif(
     'kernel' not in servers.LEVELS, reason='this machine has no Landlock')
 
 
 def test_strongest_level_is_chosen():
-  assert start() == servers.LEVELS[0]
+  assert servers.start() == servers.LEVELS[0]
   for level in servers.LEVELS:
-    assert start(level) == level
+    assert servers.start(level) == level
 
 
 def test_a_long_path_of_temporary_files_is_named(tmp_path, monkeypatch):
   folder = tmp_path / ('x' * 90)
   folder.mkdir()
   monkeypatch.setattr(tempfile, 'tempdir', str(folder))
-  assert 'set TMPDIR' in start()
+  assert 'set TMPDIR' in servers.start()
 
 
 @needs_kernel
@@ -44,8 +43,8 @@ def test_without_bubblewrap_the_level_is_kernel(
     path = tmp_path / 'bwrap'
     path.write_text(f'#!/bin/sh\n{script}\n')
     path.chmod(0o755)
-  assert start() == 'kernel'
-  found = start('bwrap')
+  assert servers.start() == 'kernel'
+  found = servers.start('bwrap')
   assert f'bwrap: {reason}' in found and 'kernel:' not in found
 
 
@@ -56,21 +55,21 @@ def test_without_landlock_the_start_is_refused(monkeypatch, tmp_path):
 
   monkeypatch.setenv('PATH', str(tmp_path))
   monkeypatch.setattr(isolation, 'landlock_version', no_landlock)
-  found = start()
+  found = servers.start()
   for words in (
       'kernel: Landlock: this kernel has none', 'bwrap: Landlock',
       'sandbox.level=unsafe_rlimit'):
     assert words in found
   assert '\n' not in found
-  assert start('unsafe_rlimit') == 'unsafe_rlimit'
+  assert servers.start('unsafe_rlimit') == 'unsafe_rlimit'
 
 
 def test_unknown_machines_and_systems_are_refused(monkeypatch):
   monkeypatch.setattr(
       seccomp.os, 'uname', lambda: types.SimpleNamespace(machine='riscv64'))
-  assert "'riscv64'" in start('kernel')
+  assert "'riscv64'" in servers.start('kernel')
   monkeypatch.setattr(sys, 'platform', 'darwin')
-  assert "'darwin'" in start()
+  assert "'darwin'" in servers.start()
 
 
 @needs_kernel
@@ -86,7 +85,7 @@ def test_trial_finds_a_missing_wall(monkeypatch, tmp_path, line, walls):
   assert line in text
   path.write_text(text.replace(line, 'pass'))
   monkeypatch.setattr(launcher, '_FOLDER', str(folder))
-  assert f'kernel: a trial program could use {walls}' in start('kernel')
+  assert f'kernel: a trial program could use {walls}' in servers.start('kernel')
 
 
 def test_readable_files_beside_libraries_are_libraries():
@@ -109,7 +108,7 @@ server.main"""
       launcher._START_SERVER.replace('server.main', without_fork))
   monkeypatch.setattr(launcher.tempfile, 'tempdir', str(tmp_path))
   begin = time.monotonic()
-  assert 'cannot run programs' in start('unsafe_rlimit')
+  assert 'cannot run programs' in servers.start('unsafe_rlimit')
   assert time.monotonic() - begin < 10.0
   assert 'out of processes' in capfd.readouterr().err
   assert not list(tmp_path.iterdir())
