@@ -51,7 +51,7 @@ import itertools
 import math
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 MIN_SEEDS = 5  # A row with fewer is a pilot.
 
@@ -83,7 +83,7 @@ def _wilson(
     mean: np.ndarray, variance: np.ndarray, freedom: np.ndarray,
     num_clusters: int) -> tuple[np.ndarray, np.ndarray]:
   num_trials = np.maximum(mean * (1 - mean), 1 / num_clusters) / variance
-  return wilson_interval(mean, num_trials, stats.t.ppf(0.975, freedom))
+  return wilson_interval(mean, num_trials, special.stdtrit(freedom, 0.975))
 
 
 def wilson_interval(
@@ -111,7 +111,8 @@ def p_value(
   """
   variance, freedom, _ = _variance([first, second], clusters)
   difference = first.mean(axis=(-2, -1)) - second.mean(axis=(-2, -1))
-  return 2 * stats.t.sf(abs(difference) / np.sqrt(variance), freedom)
+  return 2 * special.stdtr(
+      freedom, -abs(difference) / np.sqrt(variance))
 
 
 def p_value_of_seeds(first: np.ndarray, second: np.ndarray) -> float:
