@@ -7,10 +7,11 @@ from atgrpo_jax import train
 from configs import common
 from tests import echo
 
-# Changes of the config of `tests.echo`.
+# Changes of the config of `tests.echo`. MAGRPO fails at twice the rate.
+FAST = {'train.num_steps': 30, 'optimizer.learning_rate': 1e-2}
 SYSTEMS = {
-    'at_grpo': {},
-    'at_grpo_lora_per_role': {'policies': 'lora_per_role'},
+    'at_grpo': FAST,
+    'at_grpo_lora_per_role': FAST | {'policies': 'lora_per_role'},
     'magrpo': common.MAGRPO | {
         'policies': 'shared', 'rollout.num_tasks': 8, 'rollout.group_size': 8,
         'train.num_steps': 70}}
@@ -36,7 +37,8 @@ def test_a_team_learns_the_echo_game(system, echo_folder, tmp_path):
   assert train.train(experiment, tmp_path)
   params, step = experiment.trained_params(tmp_path)
   assert step == experiment.config.train.num_steps
-  # Seeds 0 to 2 of AT-GRPO gave 0.979 or more, seeds 0 and 1 of MAGRPO 0.938.
+  # Seeds 3 and 4 of AT-GRPO gave 0.958 or more, seeds 0 and 1 of MAGRPO 0.938,
+  # but seed 3 only 0.771.
   assert _success(experiment, params, experiment.policy_map) > 0.9
   if len(experiment.policies) > 1:
     # Each policy has learned only one role.
