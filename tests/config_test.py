@@ -63,6 +63,8 @@ def test_bad_value_is_named(name, value, echo_folder):
     (IAC | {'advantage.extra_terms': (('bootstrapped', ('env',), 1.0),)},
      "extra_terms.*baseline='critic'"),
     (IAC | {'critic.kind': 'none'}, "critic.kind='none'.*'bootstrapped'"),
+    (IAC | {'critic.kind': 'central', 'critic.prompt_buckets': (4,)},
+     'critic/central .* at most 4 fit'),
     ({'model.trained': 'lora', 'lora.alpha': math.nan}, 'lora.alpha=nan'),
     ({'per_policy': (('shared', 'rollout.mode', 'tree'),)}, 'per_policy'),
     ({'per_policy': (('shared', 'evaluation.top_p', None),)},

@@ -53,22 +53,6 @@ def test_prompts_replies_and_rewards_are_printed(tmp_path, capsys, monkeypatch):
 
 
 @dataclasses.dataclass(frozen=True)
-class Endless(echo.Echo):
-
-  def step(self, state, actions):
-    return dataclasses.replace(
-        super().step(state, actions), done=False, success=False,
-        truncated=False)
-
-
-def test_a_broken_contract_names_role_turn_and_task(monkeypatch):
-  monkeypatch.setattr(settings, 'make_environment', lambda *_: Endless(1))
-  with pytest.raises(errors.UserError, match=(
-      "done=False for role 'second' in turn 1 of task 'echo/train/0'")):
-    play.play(echo.get_config(), play.RANDOM, 1)
-
-
-@dataclasses.dataclass(frozen=True)
 class Slow(echo.Echo):
 
   def step(self, state, actions):

@@ -252,6 +252,8 @@ def test_a_run_resumes_only_with_the_same_code(
     recorded = json.loads((workdir / name).read_text())['code']
     assert recorded == {'own_code:last': digest, 'own_code': digest}
   module.write_text(module.read_text().replace('- 1', '- 2'))
+  # Rules go on as imported, and records have their digest.
+  assert rules.module_digest('environment.module', 'own_code') == digest
   with pytest.raises(errors.UserError, match='own_code.py has changed'):
     echo.experiment(echo_folder, **changes)
   importlib.reload(sys.modules['own_code'])  # As in another process.

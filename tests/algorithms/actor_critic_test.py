@@ -5,14 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from atgrpo_jax import errors
 from atgrpo_jax.algorithms import actor_critic
 from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.algorithms import spec as spec_lib
 from atgrpo_jax.rollout import tree as tree_lib
-from tests import config_test
-from tests import echo
 from tests import specs
 from tests.algorithms import magrpo_test
 from tests.rollout import scripted
@@ -171,10 +168,3 @@ def test_input_that_is_too_long_ends_its_episode(selection):
   assert groups.keys() == {('a', 0, 0), ('b', 0, 0)}
   np.testing.assert_allclose(groups['a', 0, 0].returns, [1, 0])
   assert targets == {'a0:': .5, 'b0:': .5}
-
-
-def test_first_input_that_is_too_long_is_refused_at_the_start(echo_folder):
-  experiment = echo.experiment(echo_folder, **config_test.IAC | {
-      'critic.kind': 'central', 'critic.prompt_buckets': (4,)})
-  with pytest.raises(errors.UserError, match='critic/central .* at most 4 fit'):
-    experiment.tasks('train')

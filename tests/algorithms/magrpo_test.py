@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from atgrpo_jax import errors
-from atgrpo_jax.algorithms import credit
 from atgrpo_jax.algorithms import play as play_lib
 from atgrpo_jax.rollout import tree as tree_lib
 from environments import env_api
@@ -70,18 +69,13 @@ class Table:
 DIGITS = collections.defaultdict(lambda: '0123')
 
 
-def play(environment, group_key=GROUP_KEY, baseline='mean', scale='none',
-         **switches):
+def play(environment, **switches):
   """{(role, turn, branch): group} and the nodes of the tree of one task."""
   runner = scripted.make_runner(
-      {'one': DIGITS}, dict.fromkeys(environment.roles, 'one'), environment,
-      alpha=switches.get('alpha', 1.0))
-  rollout = specs.rollout(**MAGRPO | switches)
-  play_lib.check(environment, rollout)
-  tree, = credit.assign_advantages(
-      play_lib.play(runner, [{'task_id': 'T'}], rollout),
-      specs.advantage(group_key=group_key, baseline=baseline, scale=scale),
-      rollout)
+      {'one': DIGITS}, dict.fromkeys(environment.roles, 'one'), environment)
+  switches = MAGRPO | switches
+  play_lib.check(environment, specs.rollout(**switches))
+  tree, = scripted.collect(runner, {'T': 0}, GROUP_KEY, 'none', **switches)
   groups = {group.key[1:]: group for group in tree_lib.groups_of([tree])}
   return groups, tree.nodes
 

@@ -88,14 +88,6 @@ def test_two_processes_prepare_a_data_set_once(tmp_path):
   assert os.listdir(folder) == ['1.0.0']
 
 
-def test_split_hash_ignores_only_the_order_of_keys():
-  tasks = [{'task_id': 'a', 'pair': [1, 2]}, {'task_id': 'b', 'pair': [3, 4]}]
-  # printf '[{"pair":[1,2],"task_id":"a"},{"pair":[3,4],"task_id":"b"}]' |
-  #   sha256sum | cut -c -16
-  assert datasets.split_hash(tasks) == '52a480a16b55e507'
-  assert datasets.split_hash(tasks[::-1]) != datasets.split_hash(tasks)
-
-
 def test_common_tasks_are_counted_without_their_ids():
   tasks = [{'task_id': str(i), 'pair': [i % 3, 2]} for i in range(4)]
   others = [{'pair': [0, 2], 'task_id': 'other'}, {'pair': [5, 2]}]

@@ -83,25 +83,13 @@ def run(steps_5_and_10, tmp_path):
   return shutil.copytree(steps_5_and_10, tmp_path / 'run')
 
 
-def test_round_trip(tmp_path):
-  meta = {'cursor': {'epoch': 1, 'index': 7}, 'best': 0.1, 'tokens': 2**40}
-  saved = checkpoints.Checkpoints(tmp_path / 'new' / 'run')
-  assert saved.restore(_state(0)) is None
-  saved.save(3, _state(3), meta)
-  for template in (_state(0), _abstract(_state(0))):
-    restored = saved.restore(template)
-    assert (restored.step, restored.meta) == (3, meta)
-    _assert_same(restored.state, _state(3))
-  saved.close()
-
-
 def _params(state):
   return {name: policy['params'] for name, policy in state.items()}
 
 
 def test_part_is_restored_and_verified_without_the_rest(run, caplog):
   saved = checkpoints.Checkpoints(run)
-  step, params, meta = saved.restore(_state(0), part=_params)
+  step, params, meta = saved.restore(_abstract(_state(0)), part=_params)
   assert (step, meta) == (10, {'cursor': 10})
   _assert_same(params, _params(_state(10)))
   path = _data_file(run / '10')

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from atgrpo_jax import types
 from atgrpo_jax.learner import gradients
 from atgrpo_jax.model import products
 from atgrpo_jax.rl import losses
@@ -35,16 +34,12 @@ def _sample(
       config=tiny.CONFIG, spec=dataclasses.replace(SPEC, **changes))
 
 
-def _score(
-    params, prompts, prompt_lengths, completions, temperature,
-    dtype='float32'):
+def _score(params, completions, temperature, dtype='float32'):
   """The learner's log-probabilities of completions [P, G, T]."""
-  batch = types.TrainBatch(
-      prompts=prompts, prompt_lengths=prompt_lengths, completions=completions,
+  batch = dataclasses.replace(
+      tiny.make_batch(), completions=completions,
       completion_lengths=np.full(
           completions.shape[:2], completions.shape[2], np.int32),
-      behavior_logprobs=np.zeros(completions.shape, np.float32),
-      advantages=np.zeros(completions.shape[:2], np.float32),
       temperature=temperature)
   spec = specs.learner(loss=None, dtype=dtype)
   return np.asarray(gradients.score(
@@ -69,10 +64,9 @@ def test_sampled_logprobs_equal_the_learners(params, temperature):
   completions, logprobs = _arrays(_sample(
       params, temperature=temperature, stop_ids=(NEVER,), budget=budget))
   assert completions.shape == (3, 4, budget)
-  prompts = tiny.make_prompts()
-  scores = _score(params, *prompts, completions, temperature)
+  scores = _score(params, completions, temperature)
   assert np.abs(scores - logprobs).max() <= 1e-5
-  other = _score(params, *prompts, completions, 1.7 - temperature)
+  other = _score(params, completions, 1.7 - temperature)
   assert np.abs(other - logprobs).max() > 0.1
   # The key of a token depends on its position only.
   short, _ = _arrays(_sample(
@@ -96,8 +90,7 @@ def test_products_in_bfloat16_round_alike_in_sampler_and_learner(
       params, stop_ids=(NEVER,), width=width, budget=3 * engine_lib.CHUNK,
       dtype='bfloat16'))
   alike, other = (
-      np.abs(logprobs - _score(
-          params, *tiny.make_prompts(), completions, 1.0, dtype)).max()
+      np.abs(logprobs - _score(params, completions, 1.0, dtype)).max()
       for dtype in ('bfloat16', 'float32'))
   # Measured: 7e-7. It is 2e-2 if attention adds in an order that depends on the
   # shapes, and 0.15 with float32 products in the learner.

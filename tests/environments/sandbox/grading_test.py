@@ -153,9 +153,3 @@ def test_no_program_forges_a_pass(programs, name):
     assert not comparisons.same_value([value], [expected])
   assert str(SECRET + 5) != str(value)
   assert str(SECRET + 5) not in printed.stdout
-
-
-def test_the_right_value_is_found(programs):
-  # Otherwise the test above could not fail.
-  source = f'def f(x): return {SECRET} + x'
-  assert call(programs, source, 5).value == SECRET + 5
